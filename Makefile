@@ -1,0 +1,49 @@
+# What a developer runs. `make` alone says what there is.
+
+PYTHON ?= python3
+TORCH_VERSION := 2.13.0
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help install check test deep clean
+
+help:
+	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
+	@echo "make test      run the whole suite, then the tests that need gigabytes, alone"
+	@echo "make check     format, lint, types, import layers, generated protos"
+	@echo "make deep      run the longer searches of the property tests"
+	@echo "make clean     remove .venv and every cache"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || \
+	  { echo "There is no '$(PYTHON)' here: install Python 3.11 or newer, or name one with 'make install PYTHON=/path/to/python3'." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Rowstead needs Python 3.11 or newer and '$(PYTHON)' is older: name a newer one, as in 'make install PYTHON=python3.12'." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "'$(PYTHON)' has no venv module: install it (on Debian and Ubuntu 'apt install python3-venv') or name another Python with PYTHON=." >&2; exit 1; }
+	"$(PYTHON)" -m venv .venv
+# torch goes first and alone: beside other requirements pip may choose a build with gigabytes of CUDA.
+	$(BIN)/python -m pip install --quiet torch==$(TORCH_VERSION) $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $(STAMP)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: $(STAMP)
+	$(BIN)/pytest -m "not large and not deep"
+
+deep: $(STAMP)
+	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,46 @@
+"""What every test has: the Hypothesis profiles, and a check that it leaves no process and no thread behind."""
+
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from hypothesis import settings
+
+SETTLE_S = 5.0  # how long a process or thread that is already ending may take
+
+# Derandomized: the same examples on every machine, so a red test is red everywhere. The longer search prints how to repeat a find.
+settings.register_profile("quick", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("deep", deadline=None, max_examples=2_000, stateful_step_count=100, print_blob=True)
+settings.load_profile("quick")
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def _is_left_behind(process: psutil.Process) -> bool:
+    try:
+        # The resource tracker of multiprocessing belongs to the interpreter, and a zombie runs no more.
+        return process.status() != psutil.STATUS_ZOMBIE and "multiprocessing.resource_tracker" not in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test that ends while a process or a non-daemon thread that it started still runs; end such a process."""
+    children, threads = _children(), set(threading.enumerate())
+    yield
+    new_threads = [thread for thread in threading.enumerate() if thread not in threads and not thread.daemon]
+    for thread in new_threads:
+        thread.join(SETTLE_S)
+    new_children = [process for process in _children() - children if _is_left_behind(process)]
+    _, alive = psutil.wait_procs(new_children, timeout=SETTLE_S if new_children else 0)
+    left = [f"process {process.pid} {process.name()}" for process in alive]
+    left += [f"thread {thread.name}" for thread in new_threads if thread.is_alive()]
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=SETTLE_S)
+    if left:
+        pytest.fail(f"The test left behind: {', '.join(left)}.")
