@@ -1,0 +1,130 @@
+from ps_proto import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegisterServer(_message.Message):
+    __slots__ = ("server", "address", "weight")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    address: str
+    weight: float
+    def __init__(self, server: _Optional[str] = ..., address: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class ServerRegistered(_message.Message):
+    __slots__ = ("server", "incarnation")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    incarnation: int
+    def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class JoinJob(_message.Message):
+    __slots__ = ("rank", "world_size", "mode", "nonce")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    world_size: int
+    mode: _common_pb2.Setting
+    nonce: int
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ...) -> None: ...
+
+class JobJoined(_message.Message):
+    __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    clock: int
+    barrier: int
+    world_size: int
+    mode: _common_pb2.Setting
+    timeline: int
+    shard_map: _common_pb2.ShardMap
+    tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
+    def __init__(self, incarnation: _Optional[int] = ..., clock: _Optional[int] = ..., barrier: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., timeline: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ...) -> None: ...
+
+class LeaveJob(_message.Message):
+    __slots__ = ("rank", "incarnation")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    incarnation: int
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class CreateTable(_message.Message):
+    __slots__ = ("spec",)
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: _common_pb2.TableSpec
+    def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ...) -> None: ...
+
+class TableCreated(_message.Message):
+    __slots__ = ("spec",)
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: _common_pb2.TableSpec
+    def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ...) -> None: ...
+
+class GetCluster(_message.Message):
+    __slots__ = ("wait_s",)
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    wait_s: float
+    def __init__(self, wait_s: _Optional[float] = ...) -> None: ...
+
+class Cluster(_message.Message):
+    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers")
+    class RanksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    class ServersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SERVERS_EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    servers_expected: int
+    shard_map: _common_pb2.ShardMap
+    tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
+    timeline: int
+    world_size: int
+    mode: _common_pb2.Setting
+    ranks: _containers.ScalarMap[int, int]
+    servers: _containers.ScalarMap[str, str]
+    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Barrier(_message.Message):
+    __slots__ = ("rank", "incarnation", "generation", "wait_s")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    incarnation: int
+    generation: int
+    wait_s: float
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...

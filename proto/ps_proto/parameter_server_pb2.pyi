@@ -1,0 +1,281 @@
+from ps_proto import common_pb2 as _common_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TableShape(_message.Message):
+    __slots__ = ("table", "rows", "dim")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    rows: int
+    dim: int
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ...) -> None: ...
+
+class Slice(_message.Message):
+    __slots__ = ("table", "ids", "rows")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    table: int
+    ids: bytes
+    rows: bytes
+    def __init__(self, table: _Optional[int] = ..., ids: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class PullHeader(_message.Message):
+    __slots__ = ("fence", "tables", "finished", "wait_s", "at_step")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    tables: _containers.RepeatedCompositeFieldContainer[TableShape]
+    finished: _common_pb2.Finished
+    wait_s: float
+    at_step: int
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., wait_s: _Optional[float] = ..., at_step: _Optional[int] = ...) -> None: ...
+
+class PullPart(_message.Message):
+    __slots__ = ("header", "slices")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    header: PullHeader
+    slices: _containers.RepeatedCompositeFieldContainer[Slice]
+    def __init__(self, header: _Optional[_Union[PullHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class PulledHeader(_message.Message):
+    __slots__ = ("step", "tables")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableShape]
+    def __init__(self, step: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ...) -> None: ...
+
+class PulledPart(_message.Message):
+    __slots__ = ("header", "slices")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    header: PulledHeader
+    slices: _containers.RepeatedCompositeFieldContainer[Slice]
+    def __init__(self, header: _Optional[_Union[PulledHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class PushHeader(_message.Message):
+    __slots__ = ("fence", "seq", "tables", "hyperparameters")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    seq: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableShape]
+    hyperparameters: _containers.RepeatedCompositeFieldContainer[_common_pb2.Hyperparameters]
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., seq: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ..., hyperparameters: _Optional[_Iterable[_Union[_common_pb2.Hyperparameters, _Mapping]]] = ...) -> None: ...
+
+class PushPart(_message.Message):
+    __slots__ = ("header", "slices")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    header: PushHeader
+    slices: _containers.RepeatedCompositeFieldContainer[Slice]
+    def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class AssignHeader(_message.Message):
+    __slots__ = ("fence", "seq", "tables", "only_absent")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    ONLY_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    seq: int
+    tables: _containers.RepeatedCompositeFieldContainer[TableShape]
+    only_absent: bool
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., seq: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ..., only_absent: _Optional[bool] = ...) -> None: ...
+
+class AssignPart(_message.Message):
+    __slots__ = ("header", "slices")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    header: AssignHeader
+    slices: _containers.RepeatedCompositeFieldContainer[Slice]
+    def __init__(self, header: _Optional[_Union[AssignHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class Finish(_message.Message):
+    __slots__ = ("fence", "finished", "leave", "wait_s")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    finished: _common_pb2.Finished
+    leave: bool
+    wait_s: float
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., leave: _Optional[bool] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class OpenExport(_message.Message):
+    __slots__ = ("fence", "table", "wait_s", "at_step")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    table: str
+    wait_s: float
+    at_step: int
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., table: _Optional[str] = ..., wait_s: _Optional[float] = ..., at_step: _Optional[int] = ...) -> None: ...
+
+class ExportOpened(_message.Message):
+    __slots__ = ("export", "rows_count", "step")
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    export: int
+    rows_count: int
+    step: int
+    def __init__(self, export: _Optional[int] = ..., rows_count: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class ReadExport(_message.Message):
+    __slots__ = ("fence", "export", "rows_begin", "rows_max")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    export: int
+    rows_begin: int
+    rows_max: int
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., export: _Optional[int] = ..., rows_begin: _Optional[int] = ..., rows_max: _Optional[int] = ...) -> None: ...
+
+class ExportedHeader(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedCompositeFieldContainer[TableShape]
+    def __init__(self, tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ...) -> None: ...
+
+class ExportedPart(_message.Message):
+    __slots__ = ("header", "slices")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    header: ExportedHeader
+    slices: _containers.RepeatedCompositeFieldContainer[Slice]
+    def __init__(self, header: _Optional[_Union[ExportedHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class CloseExport(_message.Message):
+    __slots__ = ("fence", "export")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    export: int
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., export: _Optional[int] = ...) -> None: ...
+
+class GetStats(_message.Message):
+    __slots__ = ("fence",)
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ...) -> None: ...
+
+class Numbers(_message.Message):
+    __slots__ = ("numbers",)
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.ScalarMap[str, float]
+    def __init__(self, numbers: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Stats(_message.Message):
+    __slots__ = ("server", "tables")
+    class ServerEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class TablesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Numbers
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Numbers, _Mapping]] = ...) -> None: ...
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    server: _containers.ScalarMap[str, float]
+    tables: _containers.MessageMap[str, Numbers]
+    def __init__(self, server: _Optional[_Mapping[str, float]] = ..., tables: _Optional[_Mapping[str, Numbers]] = ...) -> None: ...
+
+class InstallMap(_message.Message):
+    __slots__ = ("shard_map",)
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    shard_map: _common_pb2.ShardMap
+    def __init__(self, shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ...) -> None: ...
+
+class InstallTable(_message.Message):
+    __slots__ = ("term", "spec")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    spec: _common_pb2.TableSpec
+    def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ...) -> None: ...
+
+class StartJob(_message.Message):
+    __slots__ = ("term", "job", "world_size", "mode", "first_clock")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    job: int
+    world_size: int
+    mode: _common_pb2.Setting
+    first_clock: int
+    def __init__(self, term: _Optional[int] = ..., job: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ...) -> None: ...
+
+class FenceRank(_message.Message):
+    __slots__ = ("term", "rank", "incarnation")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    rank: int
+    incarnation: int
+    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class RankFenced(_message.Message):
+    __slots__ = ("fact", "applied", "clock_max", "has_left")
+    FACT_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MAX_FIELD_NUMBER: _ClassVar[int]
+    HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    fact: _common_pb2.Finished
+    applied: int
+    clock_max: int
+    has_left: bool
+    def __init__(self, fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., applied: _Optional[int] = ..., clock_max: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...
+
+class ResolveRank(_message.Message):
+    __slots__ = ("term", "rank", "incarnation", "fact", "start", "has_left")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FACT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    rank: int
+    incarnation: int
+    fact: _common_pb2.Finished
+    start: int
+    has_left: bool
+    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...

@@ -1,0 +1,325 @@
+"""Cut requests and replies that carry rows into parts, and put parts together again.
+
+    value --cut--> part, part, part --assembler.take--> value
+
+A part is a protobuf message with a header (the first one) and slices; PullPart and its like in parameter_server.proto say what they hold.
+An assembler makes room once, from the row counts that the header announces, and copies each slice to its place. It trusts nothing that a
+peer sent: a request over the limit is RequestTooLarge before any room is made, whatever else does not fit is InvalidRequest.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from google.protobuf.message import Message
+
+from ps_proto import parameter_server_pb2 as pb
+from ps_proto.codec import ID, WEIGHT, build, check_limits, decode, encode
+from ps_proto.errors import InvalidRequest, RequestTooLarge
+from ps_proto.requests import Assign, ExportPart, Fence, Finished, Hyperparameters, Ids, Pull, Pulled, Push, Rows, TableIds, TableRows
+from ps_proto.values import MAX_DIM
+from sharding.arrays import empty_aligned
+
+PART_SIZE_BYTES = 1 << 20
+PART_SIZE_BYTES_MAX = 32 << 20  # the contract allows 64 MiB a message; a header may be large too
+REQUEST_BYTES_MAX = 8 << 30
+
+Streamed = Pull | Pulled | Push | Assign | ExportPart
+STREAMED = (Pull, Pulled, Push, Assign, ExportPart)
+AnyStreamed = TypeVar("AnyStreamed", Pull, Pulled, Push, Assign, ExportPart)
+
+
+# --- cutting --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What travels of one table: ids, rows, or both."""
+
+    table: str
+    ids: Ids | None
+    rows: Rows | None
+
+    def __post_init__(self) -> None:
+        if self.ids is not None and self.rows is not None and len(self.ids) != len(self.rows):
+            raise InvalidRequest(f"rows of table {self.table!r}", f"{len(self.rows)} rows", f"{len(self.ids)} rows, one for each id")
+
+    @property
+    def shape(self) -> pb.TableShape:
+        wire = {"table": self.table, "rows": self.count, "dim": 0 if self.rows is None else self.rows.shape[1]}
+        return build(pb.TableShape, "TableShape", wire)
+
+    @property
+    def count(self) -> int:
+        for array in (self.ids, self.rows):
+            if array is not None:
+                return len(array)
+        return 0
+
+    @property
+    def row_size_bytes(self) -> int:
+        ids_bytes = 0 if self.ids is None else ID.itemsize
+        return ids_bytes + (0 if self.rows is None else WEIGHT.itemsize * self.rows.shape[1])
+
+    def slice(self, table: int, begin: int, end: int) -> pb.Slice:
+        ids = b"" if self.ids is None else self.ids[begin:end].astype(ID, copy=False).tobytes()
+        rows = b"" if self.rows is None else self.rows[begin:end].astype(WEIGHT, copy=False).tobytes()
+        return pb.Slice(table=table, ids=ids, rows=rows)
+
+
+def cut(value: Streamed, part_size_bytes: int = PART_SIZE_BYTES) -> Iterator[Message]:
+    """Yield the parts of a value, each with at most `part_size_bytes` of array bytes, but at least one row.
+
+    The arrays are read as the parts are taken. InvalidRequest where a field fits no message; it comes before the first part.
+    """
+    if not 1 <= part_size_bytes <= PART_SIZE_BYTES_MAX:
+        raise InvalidRequest("part_size_bytes", str(part_size_bytes), f"a whole number from 1 to {PART_SIZE_BYTES_MAX}")
+    part, header, wire, blocks = _take_apart(value)
+    wire["tables"] = [block.shape for block in blocks]
+    first: dict[str, Any] = {"header": build(header, type(value).__name__, wire)}
+    for slices in _cut_blocks(blocks, part_size_bytes):
+        yield part(slices=slices, **first)
+        first = {}
+
+
+def _take_apart(value: Streamed) -> tuple[type[Message], type[Message], dict[str, Any], list[_Block]]:
+    """Return the part's class, the header's class and fields, and the blocks."""
+    match value:
+        case Pull():
+            wire = {"fence": encode(value.fence), "wait_s": value.wait_s, "at_step": value.at_step}
+            if value.finished is not None:
+                wire["finished"] = encode(value.finished)
+            return pb.PullPart, pb.PullHeader, wire, [_Block(table.table, table.ids, None) for table in value.tables]
+        case Pulled():
+            return pb.PulledPart, pb.PulledHeader, {"step": value.step}, [_Block("", None, rows) for rows in value.rows]
+        case Push():
+            wire = {"fence": encode(value.fence), "seq": value.seq, "hyperparameters": [encode(item) for item in value.hyperparameters]}
+            return pb.PushPart, pb.PushHeader, wire, _blocks(value.tables)
+        case Assign():
+            wire = {"fence": encode(value.fence), "seq": value.seq, "only_absent": value.only_absent}
+            return pb.AssignPart, pb.AssignHeader, wire, _blocks(value.tables)
+        case ExportPart():
+            return pb.ExportedPart, pb.ExportedHeader, {}, [_Block("", value.ids, value.rows)]
+
+
+def _blocks(tables: Iterable[TableRows]) -> list[_Block]:
+    return [_Block(table.table, table.ids, table.rows) for table in tables]
+
+
+def _cut_blocks(blocks: list[_Block], part_size_bytes: int) -> Iterator[list[pb.Slice]]:
+    """Yield the slices of each part; one part without slices where there are no rows at all."""
+    slices: list[pb.Slice] = []
+    room = part_size_bytes
+    for table, block in enumerate(blocks):
+        begin = 0
+        while begin < block.count:
+            fitting = room // block.row_size_bytes
+            if fitting < 1 and slices:
+                yield slices
+                slices, room = [], part_size_bytes
+                continue
+            end = min(block.count, begin + max(1, fitting))
+            slices.append(block.slice(table, begin, end))
+            room -= (end - begin) * block.row_size_bytes
+            begin = end
+    yield slices
+
+
+# --- assembling -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Table:
+    """The room for what the slices of one table bring; the first `filled` rows are there."""
+
+    table: str
+    count: int
+    ids: Ids
+    rows: Rows
+    filled: int = 0
+
+    @property
+    def what(self) -> str:
+        return f"slices of table {self.table!r}"
+
+
+class Assembler(Generic[AnyStreamed]):
+    """Puts the parts of one call together, given in order. `peer` takes at most `bytes_max` array bytes in one."""
+
+    part: ClassVar[type[Any]]
+    brings_ids: ClassVar[bool] = True
+    brings_rows: ClassVar[bool] = True
+
+    def __init__(self, peer: str, bytes_max: int = REQUEST_BYTES_MAX) -> None:
+        self._peer = peer
+        self._bytes_max = bytes_max
+        self._about: dict[str, Any] | None = None  # None until the header is in
+        self._tables: list[_Table] = []
+
+    def take(self, part: Any) -> None:
+        """Take the next part."""
+        if part.HasField("header"):
+            self.take_header(part.header)
+        for piece in part.slices:
+            self.take_slice(piece.table, piece.ids, piece.rows)
+
+    def take_header(self, header: Any) -> None:
+        """Check what the header announces and make room for it."""
+        if self._about is not None:
+            raise InvalidRequest("header", "repeated", "in the first part only")
+        announced = sum(self._check_shape(shape) for shape in header.tables)
+        if announced > self._bytes_max:
+            raise RequestTooLarge(self._peer, announced, self._bytes_max)
+        names = {shape.table for shape in header.tables}
+        if any(names) and len(names) < len(header.tables):
+            raise InvalidRequest("header.tables", f"{len(header.tables)} tables of {len(names)} names", "each table once")
+        self._about = self._decode_header(header)
+        self._tables = [self._make_room(shape) for shape in header.tables]
+
+    def take_slice(self, index: int, ids: bytes, rows: bytes) -> None:
+        """Copy the next rows of table `index` to their place."""
+        if self._about is None:
+            raise InvalidRequest("header", "missing", "in the first part")
+        if not 0 <= index < len(self._tables):
+            raise InvalidRequest("slice.table", str(index), f"an index of the header's {len(self._tables)} tables")
+        table = self._tables[index]
+        count = self._count(table, ids, rows)
+        begin, end = table.filled, table.filled + count
+        if end > table.count:
+            raise InvalidRequest(table.what, f"{end} rows or more", f"{table.count} rows, as announced")
+        if self.brings_ids:
+            table.ids[begin:end] = np.frombuffer(ids, dtype=ID)
+        if self.brings_rows:
+            table.rows[begin:end] = np.frombuffer(rows, dtype=WEIGHT).reshape(count, table.rows.shape[1])
+        table.filled = end
+
+    def value(self) -> AnyStreamed:
+        """Return the whole value, once all parts are in. Its arrays are aligned, C-contiguous and nobody else's."""
+        if self._about is None:
+            raise InvalidRequest("header", "missing", "in the first part")
+        for table in self._tables:
+            if table.filled != table.count:
+                raise InvalidRequest(table.what, f"{table.filled} rows", f"{table.count} rows, as announced")
+        return self._build(self._tables, self._about)
+
+    def _decode_header(self, header: Any) -> dict[str, Any]:
+        """Return the value's fields that travel in the header, by name."""
+        raise NotImplementedError
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> AnyStreamed:
+        raise NotImplementedError
+
+    def _check_shape(self, shape: pb.TableShape) -> int:
+        """Return how many array bytes this table announces."""
+        if shape.rows < 0:
+            raise InvalidRequest(f"rows of table {shape.table!r}", str(shape.rows), "a count, at least 0")
+        dims = range(1, MAX_DIM + 1) if self.brings_rows else range(1)
+        if shape.dim not in dims:
+            raise InvalidRequest(f"dim of table {shape.table!r}", str(shape.dim), f"a whole number from {dims.start} to {dims.stop - 1}")
+        return shape.rows * (ID.itemsize * self.brings_ids + WEIGHT.itemsize * shape.dim)
+
+    def _make_room(self, shape: pb.TableShape) -> _Table:
+        ids = empty_aligned((shape.rows if self.brings_ids else 0,), np.dtype(np.uint64))
+        rows = empty_aligned((shape.rows if self.brings_rows else 0, shape.dim), np.dtype(np.float32))
+        return _Table(shape.table, shape.rows, ids, rows)
+
+    def _count(self, table: _Table, ids: bytes, rows: bytes) -> int:
+        """Return how many rows a slice brings."""
+        row_bytes = WEIGHT.itemsize * table.rows.shape[1]
+        count, rest = divmod(len(ids), ID.itemsize) if self.brings_ids else divmod(len(rows), row_bytes)
+        if rest:
+            raise InvalidRequest(table.what, f"{len(ids)} bytes of ids, {len(rows)} bytes of rows", "whole ids and rows")
+        if len(ids) != count * ID.itemsize * self.brings_ids or len(rows) != count * row_bytes:
+            want = f"{ID.itemsize * self.brings_ids} bytes of ids and {row_bytes} bytes of rows for each"
+            raise InvalidRequest(table.what, f"{len(ids)} bytes of ids, {len(rows)} bytes of rows", want)
+        return count
+
+
+class PullAssembler(Assembler[Pull]):
+    """Takes PullPart messages."""
+
+    part = pb.PullPart
+    brings_rows = False
+
+    def _decode_header(self, header: pb.PullHeader) -> dict[str, Any]:
+        check_limits("Pull", "wait_s", header.wait_s)
+        check_limits("Pull", "at_step", header.at_step)
+        finished = decode(Finished, header.finished) if header.HasField("finished") else None
+        return {"fence": _fence("Pull", header), "finished": finished, "wait_s": header.wait_s, "at_step": header.at_step}
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> Pull:
+        return Pull(tables=tuple(TableIds(table.table, table.ids) for table in tables), **about)
+
+
+class PulledAssembler(Assembler[Pulled]):
+    """Takes PulledPart messages."""
+
+    part = pb.PulledPart
+    brings_ids = False
+
+    def _decode_header(self, header: pb.PulledHeader) -> dict[str, Any]:
+        return {"step": header.step}
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> Pulled:
+        return Pulled(tuple(table.rows for table in tables), **about)
+
+
+class PushAssembler(Assembler[Push]):
+    """Takes PushPart messages."""
+
+    part = pb.PushPart
+
+    def _decode_header(self, header: pb.PushHeader) -> dict[str, Any]:
+        check_limits("Push", "seq", header.seq)
+        hyperparameters = tuple(decode(Hyperparameters, item) for item in header.hyperparameters)
+        return {"fence": _fence("Push", header), "seq": header.seq, "hyperparameters": hyperparameters}
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> Push:
+        return Push(tables=_table_rows(tables), **about)
+
+
+class AssignAssembler(Assembler[Assign]):
+    """Takes AssignPart messages."""
+
+    part = pb.AssignPart
+
+    def _decode_header(self, header: pb.AssignHeader) -> dict[str, Any]:
+        check_limits("Assign", "seq", header.seq)
+        return {"fence": _fence("Assign", header), "seq": header.seq, "only_absent": header.only_absent}
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> Assign:
+        return Assign(tables=_table_rows(tables), **about)
+
+
+class ExportAssembler(Assembler[ExportPart]):
+    """Takes ExportedPart messages."""
+
+    part = pb.ExportedPart
+
+    def _decode_header(self, header: pb.ExportedHeader) -> dict[str, Any]:
+        if len(header.tables) != 1:
+            raise InvalidRequest("header.tables", f"{len(header.tables)} tables", "one table")
+        return {}
+
+    def _build(self, tables: list[_Table], about: dict[str, Any]) -> ExportPart:
+        return ExportPart(tables[0].ids, tables[0].rows, **about)
+
+
+ASSEMBLERS: dict[type, type[Assembler[Any]]] = {
+    Pull: PullAssembler,
+    Pulled: PulledAssembler,
+    Push: PushAssembler,
+    Assign: AssignAssembler,
+    ExportPart: ExportAssembler,
+}
+
+
+def _fence(what: str, header: Any) -> Fence:
+    if not header.HasField("fence"):
+        raise InvalidRequest(f"{what}.fence", "missing", "a message")
+    return decode(Fence, header.fence)
+
+
+def _table_rows(tables: list[_Table]) -> tuple[TableRows, ...]:
+    return tuple(TableRows(table.table, table.ids, table.rows) for table in tables)

@@ -1,0 +1,352 @@
+"""What workers, servers and the coordinator say to each other, as values.
+
+The cores take and return these; `codec.py` turns them into protobuf messages and back, the simulator passes them as they are.
+Arrays are never written to once they are in one of these.
+
+Read in this order: Fence (rides in everything), the worker's requests to a server, the coordinator's orders to a server,
+the requests to the coordinator.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps_proto.values import Mode, TableSpec
+from sharding.shard_map import ShardMap
+
+Ids = NDArray[np.uint64]
+Rows = NDArray[np.float32]
+
+OBSERVER = -1  # the rank of a client that takes no part in training
+NEVER = -1  # the clock of a rank that has finished no step: clocks count from 0
+
+
+def push_name(clock: int, seq: int) -> int:
+    """Return the name of a push within its rank, ordered as pushes are: `clock << 32 | seq` (R2)."""
+    return clock << 32 | seq
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who asks, and under which view of the cluster (R1); a server refuses lower numbers than it knows."""
+
+    map_version: int
+    rank: int = OBSERVER
+    incarnation: int = 0
+    clock: int = 0
+    timeline: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableIds:
+    """Some ids of a table. ids uint64[n], each once."""
+
+    table: str
+    ids: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows (or gradients) of a table. ids uint64[n], each once; rows float32[n, dim], C-contiguous."""
+
+    table: str
+    ids: Ids
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """The numbers a rank wants a table's optimizer to use for a step."""
+
+    table: str
+    parameters: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The fact that the fenced rank is done with step `clock`: every server acknowledged its pushes of it (R4)."""
+
+    clock: int
+    hyperparameters: tuple[Hyperparameters, ...] = ()
+    resume: bytes = b""
+
+
+# --- worker -> server ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Read rows as step `fence.clock` may see them; goes to every server where it brings a `finished` along.
+
+    Waits on the server for at most `wait_s`. An observer reads what is there; with `at_step` >= 0 (observers only) synchronous tables
+    are read at exactly that step.
+    """
+
+    fence: Fence
+    tables: tuple[TableIds, ...] = ()
+    finished: Finished | None = None
+    wait_s: float = 0.0
+    at_step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """rows: one float32[n, dim] per table asked for, in the order asked. `step`: the synchronous step read."""
+
+    rows: tuple[Rows, ...]
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Gradients of step `fence.clock` under the name (rank, clock, seq)."""
+
+    fence: Fence
+    seq: int
+    tables: tuple[TableRows, ...]
+    hyperparameters: tuple[Hyperparameters, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Set rows, under a push's name; takes effect at once in every mode. `only_absent`: leave rows that exist as they are."""
+
+    fence: Fence
+    seq: int
+    tables: tuple[TableRows, ...]
+    only_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Tell a server what this rank finished, on its own: flush and close wait until it is folded; `leave` ends its part in the job."""
+
+    fence: Fence
+    finished: Finished | None = None
+    leave: bool = False
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenExport:
+    """Take a snapshot of a table at one instant; `at_step` as in Pull."""
+
+    fence: Fence
+    table: str
+    wait_s: float = 0.0
+    at_step: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOpened:
+    export: int
+    rows_count: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadExport:
+    """Read the next rows of a snapshot, ascending by id, from `rows_begin`; up to `rows_max`. An unread export is dropped after a while."""
+
+    fence: Fence
+    export: int
+    rows_begin: int
+    rows_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPart:
+    ids: Ids
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class CloseExport:
+    fence: Fence
+    export: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The plain acknowledgement. `step`: the synchronous step the server is at."""
+
+    step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GetStats:
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Numbers of one server, and of each of its tables, by name."""
+
+    server: dict[str, float]
+    tables: dict[str, dict[str, float]]
+
+
+# --- orders to a server, from the coordinator (or, for a map, from any peer) ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InstallMap:
+    """Take this shard map if it is newer."""
+
+    shard_map: ShardMap
+
+
+@dataclass(frozen=True, slots=True)
+class InstallTable:
+    """Open a table; the same one again is fine."""
+
+    term: int
+    spec: TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StartJob:
+    """A job begins: roster 0..world_size-1 from step `first_clock` on (R6)."""
+
+    term: int
+    job: int
+    world_size: int
+    mode: Mode
+    first_clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRank:
+    """Refuse lower incarnations of this rank from now on, and say how far it came (R7)."""
+
+    term: int
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankFenced:
+    """How far the rank came on this server.
+
+    `fact`: what it finished last in this job. `applied`: the last step of which a push was applied, NEVER where there is none.
+    `clock_max`: the highest finished or applied step of any rank.
+    """
+
+    fact: Finished | None
+    applied: int
+    clock_max: int
+    has_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveRank:
+    """Take `fact`, the newest that any server heard, as known, and drop what the rank staged beyond it (R7).
+
+    Then the rank has left, or its new incarnation begins with step `start`, and what lies between counts as finished.
+    """
+
+    term: int
+    rank: int
+    incarnation: int
+    fact: Finished | None
+    start: int
+    has_left: bool = False
+
+
+# --- anyone -> coordinator ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterServer:
+    """A server says where it listens; its incarnation is the coordinator's answer."""
+
+    server: str
+    address: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRegistered:
+    server: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinJob:
+    """A worker takes a rank; the first one of a job fixes world_size and mode. Refused while the shard map is not planned.
+
+    `nonce`: a random uint64 that names this try to join, so that a repeated message does not become another incarnation.
+    """
+
+    rank: int
+    world_size: int
+    mode: Mode | None
+    nonce: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobJoined:
+    """The rank is this worker's under `incarnation`; its first step is `clock`, its next barrier `barrier`."""
+
+    incarnation: int
+    clock: int
+    barrier: int
+    world_size: int
+    mode: Mode
+    timeline: int
+    shard_map: ShardMap
+    tables: tuple[TableSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveJob:
+    """The rank is done; sent after every server acknowledged its leaving."""
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """Create the table on every server, or check that the one that exists is the same."""
+
+    spec: TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TableCreated:
+    """`spec`: the table as it stands, with the first creator's hyperparameters."""
+
+    spec: TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class GetCluster:
+    """Ask for the cluster as it is; with `wait_s`, wait that long for the shard map to be planned."""
+
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster as the coordinator knows it. `shard_map` is None until the expected servers are there."""
+
+    servers_expected: int
+    shard_map: ShardMap | None
+    tables: tuple[TableSpec, ...] = ()
+    timeline: int = 0
+    world_size: int = 0
+    mode: Mode | None = None
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those taking part now
+    servers: dict[str, str] = field(default_factory=dict)  # name -> address, of those registered
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Wait until every rank of the job is at barrier `generation`."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    wait_s: float

@@ -1,0 +1,105 @@
+"""One value of every request and reply, with no field at its default, and a comparison that looks into arrays."""
+
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+
+from ps_proto.requests import (
+    Assign,
+    Barrier,
+    CloseExport,
+    Cluster,
+    CreateTable,
+    Done,
+    ExportOpened,
+    ExportPart,
+    Fence,
+    FenceRank,
+    Finish,
+    Finished,
+    GetCluster,
+    GetStats,
+    Hyperparameters,
+    InstallMap,
+    InstallTable,
+    JobJoined,
+    JoinJob,
+    LeaveJob,
+    OpenExport,
+    Pull,
+    Pulled,
+    Push,
+    RankFenced,
+    ReadExport,
+    RegisterServer,
+    ResolveRank,
+    ServerRegistered,
+    StartJob,
+    Stats,
+    TableCreated,
+    TableIds,
+    TableRows,
+)
+from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Normal, Sync, TableSpec, Uniform
+from sharding.hashing import NUM_BUCKETS
+from sharding.shard_map import Server, ShardMap
+
+FENCE = Fence(map_version=3, rank=1, incarnation=4, clock=7, timeline=2)
+FINISHED = Finished(6, (Hyperparameters("user", {"lr": 0.1, "eps": 1e-10}), Hyperparameters("item", {})), b"\x00resume\xff")
+IDS = np.array([7, 0, 2**64 - 1, 2**63], dtype=np.uint64)
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+TABLES = (TableRows("user", IDS, ROWS), TableRows("item", IDS[:1], ROWS[:1, :2].copy()), TableRows("none", IDS[:0], ROWS[:0]))
+SPECS = (
+    TableSpec("user", 64, Adam(0.5, (0.8, 0.9), 1e-6), Normal(1.0, 2.0), 2**64 - 1, BoundedStaleness(3)),
+    TableSpec("größe", 1, Adagrad(0.05, 0.1, 1e-3), Uniform(-0.01, 0.01), 7),
+)
+SHARD_MAP = ShardMap(
+    9, (Server("server-0", "127.0.0.1:4001", 2, 1.5), Server("server-1", "[::1]:4002")), np.arange(NUM_BUCKETS, dtype=np.int32) % 2
+)
+
+REQUESTS: tuple[object, ...] = (
+    Pull(FENCE, tuple(TableIds(table.table, table.ids) for table in TABLES), FINISHED, 2.5, 11),
+    Push(FENCE, 3, TABLES, FINISHED.hyperparameters),
+    Assign(FENCE, 4, TABLES, True),
+    Finish(FENCE, FINISHED, True, 1.5),
+    OpenExport(FENCE, "user", 2.0, 5),
+    ReadExport(FENCE, 17, 100, 50),
+    CloseExport(FENCE, 17),
+    GetStats(FENCE),
+    InstallMap(SHARD_MAP),
+    InstallTable(5, SPECS[0]),
+    StartJob(5, 6, 8, BoundedStaleness(2), 12),
+    FenceRank(5, 1, 4),
+    ResolveRank(5, 1, 4, FINISHED, 7, True),
+    RegisterServer("server-0", "127.0.0.1:4001", 2.0),
+    JoinJob(1, 8, Sync(), 2**64 - 1),
+    LeaveJob(1, 4),
+    CreateTable(SPECS[1]),
+    GetCluster(3.0),
+    Barrier(1, 4, 9, 20.0),
+)
+REPLIES: tuple[object, ...] = (
+    Pulled((ROWS, ROWS[:0], ROWS[:1, :2].copy()), 7),
+    Done(7),
+    ExportOpened(17, 1_000, 7),
+    ExportPart(IDS, ROWS),
+    Stats({"rows": 4.0, "wait_s": 0.25}, {"user": {"rows": 4.0}, "item": {}}),
+    RankFenced(FINISHED, -1, 7, True),
+    ServerRegistered("server-0", 2),
+    JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS),
+    TableCreated(SPECS[0]),
+    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}),
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Say whether two values are equal, arrays bit for bit and of the same dtype and shape."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
+    if is_dataclass(one) and not isinstance(one, ShardMap):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    return one == other
