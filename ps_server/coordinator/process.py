@@ -1,0 +1,27 @@
+"""The coordinator as a process."""
+
+from ps_proto.methods import COORDINATOR
+from ps_proto.parts import REQUEST_BYTES_MAX
+from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.settings import CoordinatorSettings
+from ps_server.edge.loop import CoreLoop
+from ps_server.edge.sender import Sender
+from ps_server.edge.serving import run_process
+
+
+def run_coordinator(settings: CoordinatorSettings) -> int:
+    """Run the coordinator until it is told to stop; return the exit code."""
+    return run_process("coordinator", settings, lambda sender: CoordinatorRole(settings, sender))
+
+
+class CoordinatorRole:
+    """What the coordinator does beside being a process; it is ready as soon as it listens."""
+
+    service = COORDINATOR
+    max_request_bytes = REQUEST_BYTES_MAX
+
+    def __init__(self, settings: CoordinatorSettings, sender: Sender) -> None:
+        self.loop = CoreLoop(CoordinatorCore(servers_expected=settings.servers), sender.send, name="The coordinator")
+
+    async def join(self, address: str) -> None:
+        """Nothing is left to do."""

@@ -1,0 +1,151 @@
+"""Drive a core in one asyncio loop: requests in, answers out, orders to other servers, and a tick when one is due.
+
+The core decides, one event at a time; a request that it parks is a future here. A bug in the core fails the request that met it, with an
+incident id that finds its traceback in the log; the loop lives on.
+"""
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from ps_proto.errors import ParameterServerError, Recovering
+from ps_proto.status import as_ours
+from ps_server.events import Answered, Asked, Body, Core, Dropped, Effect, Event, Refuse, Reply, Tell, Ticked
+
+TICK_S_MIN = 0.001  # between two ticks, whatever the core asks for
+TICK_S_AFTER_BUG = 1.0
+
+Send = Callable[[str, str, Body], Awaitable[Body]]  # (server, address, order) -> its reply
+
+log = structlog.get_logger()
+
+
+class CoreLoop:
+    """One core, one event loop, no lock: everything here runs in the thread of the loop.
+
+    send   carries an order to a server and returns the reply, or raises the ParameterServerError that stands for it.
+    name   who answers, for errors.     now_s  a monotonic time in seconds.
+    """
+
+    def __init__(self, core: Core, send: Send, *, name: str = "The server", now_s: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
+        self._core = core
+        self._send = send
+        self._now_s = now_s
+        self._requests = itertools.count(1)
+        self._parked: dict[int, asyncio.Future[Body]] = {}
+        self._orders: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0
+        self._is_closed = False
+
+    async def submit(self, body: Body) -> Body:
+        """Ask the core; return its reply or raise its refusal, once there is one. Cancelling this tells the core that nobody waits."""
+        if self._is_closed:
+            raise self._closing()
+        request = next(self._requests)
+        answer = self._parked[request] = asyncio.get_running_loop().create_future()
+        self._turn(Asked(request, body))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._parked.pop(request, None) is not None:
+                self._turn(Dropped(request))
+            raise
+
+    def report(self, bug: BaseException, doing: str) -> ParameterServerError:
+        """Log an exception that is not ours, with its traceback; return the error that stands for it."""
+        incident = uuid.uuid4().hex[:12]
+        log.error("met a bug", incident=incident, doing=doing, exc_info=bug)
+        return as_ours(bug, self.name, incident)
+
+    async def close(self) -> None:
+        """Refuse what waits and what comes, and stop the clock."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for request in list(self._parked):
+            self._settle(request, self._closing())
+        orders = list(self._orders)
+        for order in orders:
+            order.cancel()
+        await asyncio.gather(*orders, return_exceptions=True)
+
+    def _closing(self) -> Recovering:
+        return Recovering(self.name, "it is stopping")
+
+    def _turn(self, event: Event) -> None:
+        """Let the core handle an event, and carry its effects out."""
+        if self._is_closed:
+            return
+        pause_s = TICK_S_MIN if isinstance(event, Ticked) else 0.0
+        try:
+            for effect in self._core.handle(event, self._now_s()):
+                self._carry_out(effect)
+        except Exception as bug:
+            error = self.report(bug, type(event).__name__)
+            if isinstance(event, Asked):
+                self._settle(event.request, error)
+            pause_s = TICK_S_AFTER_BUG
+        self._arm(pause_s)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Reply(request, body):
+                self._settle(request, body)
+            case Refuse(request, error):
+                self._settle(request, error)
+            case Tell():
+                order = asyncio.get_running_loop().create_task(self._tell(effect))
+                self._orders.add(order)
+                order.add_done_callback(self._orders.discard)
+
+    def _settle(self, request: int, outcome: Body | ParameterServerError) -> None:
+        """Answer a request, unless whoever asked has gone."""
+        answer = self._parked.pop(request, None)
+        if answer is None or answer.done():
+            return
+        if isinstance(outcome, ParameterServerError):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+
+    async def _tell(self, order: Tell) -> None:
+        outcome: Any
+        try:
+            outcome = await self._send(order.server, order.address, order.body)
+        except ParameterServerError as error:
+            outcome = error
+        except Exception as bug:
+            outcome = self.report(bug, f"{type(order.body).__name__} to {order.server}")
+        self._turn(Answered(order.order, outcome))
+
+    def _arm(self, pause_s: float = 0.0) -> None:
+        """See that a tick comes when the core wants one; a timer that turns out to be early looks again, so only an earlier one is set.
+
+        pause_s: the least time until then.
+        """
+        due_s = self._core.deadline_s()
+        if due_s is None:
+            return
+        now_s = self._now_s()
+        due_s = max(due_s, now_s + pause_s)
+        if self._timer is not None:
+            if self._timer_due_s <= due_s:
+                return
+            self._timer.cancel()
+        self._timer_due_s = due_s
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - now_s), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        due_s = self._core.deadline_s()
+        if due_s is not None and due_s <= self._now_s():
+            self._turn(Ticked())
+        else:
+            self._arm()

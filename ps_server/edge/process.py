@@ -1,0 +1,72 @@
+"""A server as a process: a shard behind gRPC, known to the coordinator."""
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import structlog
+
+from ps_proto.errors import Recovering, Unreachable
+from ps_proto.methods import PARAMETER_SERVER
+from ps_proto.requests import RegisterServer
+from ps_server.edge.loop import CoreLoop
+from ps_server.edge.sender import Sender
+from ps_server.edge.serving import run_process
+from ps_server.edge.settings import ServerSettings
+from ps_server.shard.rehearsal import warm_up
+from ps_server.shard.shard import Shard
+
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
+
+log = structlog.get_logger()
+
+
+def run_server(settings: ServerSettings) -> int:
+    """Run a server until it is told to stop; return the exit code."""
+    return run_process(settings.name, settings, lambda sender: ServerRole(settings, sender))
+
+
+class ServerRole:
+    """What a server does beside being a process: it serves a shard, once its kernels are compiled and the coordinator knows it."""
+
+    service = PARAMETER_SERVER
+
+    def __init__(self, settings: ServerSettings, sender: Sender) -> None:
+        self.loop = CoreLoop(Shard(settings.name, settings.rows_max, settings.max_request_bytes), sender.send, name=settings.name)
+        self.max_request_bytes = settings.max_request_bytes
+        self._settings = settings
+        self._sender = sender
+
+    async def join(self, address: str) -> None:
+        """Warm up, then register at the coordinator, which is asked again until it answers."""
+        await _warm_up_aside()
+        request = RegisterServer(self._settings.name, self._settings.advertise or address, self._settings.weight)
+        retry_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self._sender.send("The coordinator", self._settings.coordinator, request)
+            except (Unreachable, Recovering) as error:
+                cause = error.cause if isinstance(error, Unreachable) else str(error)
+                log.warning("the coordinator does not answer yet", coordinator=self._settings.coordinator, retry_s=retry_s, cause=cause)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MOST_S)
+            else:
+                log.info("registered", coordinator=self._settings.coordinator, address=request.address)
+                return
+
+
+async def _warm_up_aside() -> None:
+    """Compile or load the kernels in a thread; a daemon, since a stop must not wait for a compiler."""
+    warmed: Future[None] = Future()
+
+    def work() -> None:
+        warmed.set_running_or_notify_cancel()
+        try:
+            warm_up()
+        except BaseException as error:
+            warmed.set_exception(error)
+        else:
+            warmed.set_result(None)
+
+    threading.Thread(target=work, name="warm-up", daemon=True).start()
+    await asyncio.wrap_future(warmed)

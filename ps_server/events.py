@@ -1,0 +1,80 @@
+"""What goes into a server-side core and what comes out: `effects = core.handle(event, now_s)`.
+
+The shard and the coordinator are both such cores. The edge (or the simulator) turns messages into `Asked`, carries `Reply`, `Refuse` and
+`Tell` out, and calls back with `Ticked` once `core.deadline_s()` has come. `now_s` is a monotonic time that is handed in, in seconds.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ps_proto.errors import ParameterServerError
+
+Body = object  # one of ps_proto.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request arrived; the core answers under `request` with exactly one Reply or Refuse, now or later."""
+
+    request: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Whoever asked `request` has gone; it needs no answer any more."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A server's answer to the order `order`: a reply, or the error that stands for it."""
+
+    order: int
+    outcome: Body | ParameterServerError
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed; something may be due."""
+
+
+Event = Asked | Dropped | Answered | Ticked
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    request: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    request: int
+    error: ParameterServerError
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send an order to a server (by name, at its address); the answer comes back as Answered."""
+
+    order: int
+    server: str
+    address: str
+    body: Body
+
+
+Effect = Reply | Refuse | Tell
+
+
+class Core(Protocol):
+    """A state machine without a world."""
+
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        """Take one turn."""
+        ...
+
+    def deadline_s(self) -> float | None:
+        """Return when a Ticked is due at the latest, or None."""
+        ...

@@ -1,0 +1,44 @@
+"""What a shard counts about itself, for `client.stats()` and for whoever watches."""
+
+from dataclasses import dataclass, field, fields
+
+
+@dataclass
+class TableCounters:
+    """Of one table on one server."""
+
+    rows_pulled: int = 0
+    rows_pushed: int = 0
+    rows_repeated: int = 0  # pushed again under a name that was applied: dropped
+    rows_updated: int = 0  # rows that an optimizer touched
+
+    def values(self) -> dict[str, float]:
+        return {item.name: float(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass
+class Counters:
+    """Of one server. Waiting is the time between a pull's arrival and its answer; staleness is as measured when a pull is answered."""
+
+    pulls: int = 0
+    pushes: int = 0
+    pushes_repeated: int = 0
+    folds: int = 0
+    refused: int = 0
+    waits: int = 0
+    wait_s: float = 0.0
+    waits_timed_out: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    tables: dict[str, TableCounters] = field(default_factory=dict)
+
+    def table(self, name: str) -> TableCounters:
+        return self.tables.setdefault(name, TableCounters())
+
+    def saw_staleness(self, staleness: int) -> None:
+        """Count the staleness of a ranked pull that is being answered."""
+        self.staleness_sum += max(staleness, 0)
+        self.staleness_max = max(self.staleness_max, staleness)
+
+    def values(self) -> dict[str, float]:
+        return {item.name: float(getattr(self, item.name)) for item in fields(self) if item.name != "tables"}

@@ -1,0 +1,93 @@
+"""Whom a server listens to: the shard map, the timeline, the incarnation of each rank and the coordinator's term (R1, R12, R13)."""
+
+from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, StaleIncarnation, StaleOrder, StaleTimeline
+from ps_proto.requests import OBSERVER, Fence, Ids
+from sharding.hashing import table_salt
+from sharding.partition import all_owned
+from sharding.shard_map import ShardMap
+
+CLOCK_MAX = 2**32 - 1  # clock and seq share a push's 64-bit name
+
+
+class Membership:
+    """The numbers below which requests and orders are refused. None of them ever goes down."""
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.shard_map: ShardMap | None = None
+        self.timeline = 0
+        self.world_size = 0
+        self._me = -1  # this server's index in the map; -1: it is not in it
+        self._term = 0
+        self._incarnations: dict[int, int] = {}
+        self._settled: dict[int, int] = {}  # rank -> the incarnation whose start is settled
+
+    def check(self, fence: Fence) -> None:
+        """Raise where the sender is behind, or where this server cannot follow it yet."""
+        if fence.timeline != self.timeline:
+            if fence.timeline < self.timeline:
+                raise StaleTimeline(self.timeline, fence.timeline)
+            raise Recovering(self.server, f"it has not reached timeline {fence.timeline} yet")
+        if self.shard_map is None:
+            raise Recovering(self.server, "it has no shard map yet")
+        if fence.map_version != self.shard_map.version:
+            if fence.map_version < self.shard_map.version:
+                raise NotOwner(self.server, self.shard_map.version)
+            raise MapBehind(self.server, self.shard_map.version, fence.map_version)
+        if fence.rank != OBSERVER:
+            self._check_rank(fence)
+
+    def _check_rank(self, fence: Fence) -> None:
+        self.check_incarnation(fence.rank, fence.incarnation)
+        if fence.incarnation > self._incarnations.get(fence.rank, 0):
+            raise Recovering(self.server, f"it has not heard of incarnation {fence.incarnation} of rank {fence.rank}")
+        if not 0 <= fence.rank < self.world_size:
+            raise InvalidRequest("rank", str(fence.rank), f"from 0 to {self.world_size - 1}, as the job's world_size says")
+        if not 0 <= fence.clock <= CLOCK_MAX:
+            raise InvalidRequest("clock", str(fence.clock), f"from 0 to {CLOCK_MAX}")
+
+    def check_incarnation(self, rank: int, incarnation: int) -> None:
+        """Raise StaleIncarnation where a newer one is known."""
+        have = self._incarnations.get(rank, 0)
+        if incarnation < have:
+            raise StaleIncarnation(rank, have, incarnation)
+
+    def check_owned(self, table: str, ids: Ids) -> None:
+        """Raise NotOwner unless this server owns every id."""
+        assert self.shard_map is not None, "the fence was checked"
+        if not self.owns(table, ids):
+            raise NotOwner(self.server, self.shard_map.version)
+
+    def owns(self, table: str, ids: Ids) -> bool:
+        """Return whether the map gives every id to this server."""
+        return self.shard_map is not None and all_owned(table_salt(table), ids, self.shard_map.owners, self._me)
+
+    def take_map(self, shard_map: ShardMap) -> None:
+        """Follow this map if it is newer."""
+        if self.shard_map is None or shard_map.version > self.shard_map.version:
+            names = [server.name for server in shard_map.servers]
+            self._me = names.index(self.server) if self.server in names else -1
+            self.shard_map = shard_map
+
+    def check_term(self, term: int) -> None:
+        """Raise StaleOrder for an order from a coordinator that was replaced; follow a newer one."""
+        if term < self._term:
+            raise StaleOrder(self.server, self._term, term)
+        self._term = term
+
+    def fence_rank(self, rank: int, incarnation: int) -> None:
+        """Refuse lower incarnations of the rank from now on."""
+        self.check_incarnation(rank, incarnation)
+        self._incarnations[rank] = incarnation
+
+    def retire(self) -> None:
+        """Refuse every incarnation whose start was settled: its job is over, and what it said must not reach the next one's roster."""
+        for rank, incarnation in self._settled.items():
+            self._incarnations[rank] = max(self._incarnations.get(rank, 0), incarnation + 1)
+
+    def settle(self, rank: int, incarnation: int) -> bool:
+        """Return whether the start of this incarnation is settled now, and was not before."""
+        self.check_incarnation(rank, incarnation)
+        is_news = incarnation > self._settled.get(rank, 0)
+        self._settled[rank] = max(incarnation, self._settled.get(rank, 0))
+        return is_news

@@ -1,0 +1,72 @@
+"""Pushes of synchronous steps that wait for their fold: acknowledged, held here, in no row yet."""
+
+import numpy as np
+
+from ps_proto.requests import Ids, Rows, TableRows
+from sharding.partition import deduplicate, sum_repeats
+
+
+class Staging:
+    """Gradients by step, then by (rank, seq): the order of the fold, whatever the order of arrival."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[tuple[int, int], tuple[TableRows, ...]]] = {}
+
+    def add(self, rank: int, clock: int, seq: int, tables: tuple[TableRows, ...]) -> bool:
+        """Hold a push; return False where one of that name is held already."""
+        step = self._steps.setdefault(clock, {})
+        if (rank, seq) in step:
+            return False
+        step[rank, seq] = tables
+        return True
+
+    def drop(self, rank: int, beyond: int) -> None:
+        """Forget what `rank` staged for steps after `beyond`: its next incarnation redoes them (R7)."""
+        for clock, step in self._steps.items():
+            if clock > beyond:
+                for name in [name for name in step if name[0] == rank]:
+                    del step[name]
+
+    def take(self, clock: int, roster: list[int]) -> dict[str, list[TableRows]]:
+        """Remove a step; return each table's contributions of the roster in the order of the fold."""
+        step = self._steps.pop(clock, {})
+        contributions: dict[str, list[TableRows]] = {}
+        for name in sorted(step):
+            if name[0] in roster:
+                for table in step[name]:
+                    contributions.setdefault(table.table, []).append(table)
+        return contributions
+
+    def ids_of(self, table: str) -> list[Ids]:
+        """Return the ids of each part held of a table: rows that will be there after the fold."""
+        return [part.ids for step in self._steps.values() for tables in step.values() for part in tables if part.table == table]
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of which a push is held, ascending."""
+        return sorted(clock for clock, step in self._steps.items() if step)
+
+    @property
+    def rows_count(self) -> int:
+        """Rows held, over all steps."""
+        return sum(table.ids.size for step in self._steps.values() for tables in step.values() for table in tables)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of ids and rows held."""
+        return sum(table.ids.nbytes + table.rows.nbytes for step in self._steps.values() for tables in step.values() for table in tables)
+
+
+def fold(contributions: list[TableRows], ranks_count: int) -> tuple[Ids, Rows]:
+    """Return the mean gradient over a roster: each id once, and float32[n, dim].
+
+    A left fold in the order given, from the first contribution of each id on, in float32; then times float32(1 / ranks_count), as
+    DDP averages. A rank without a gradient for an id counts as zero. The sums depend on nothing but that order (R5, R16).
+    """
+    if len(contributions) == 1 and ranks_count == 1:
+        return contributions[0].ids, contributions[0].rows
+    ids = np.concatenate([contribution.ids for contribution in contributions])
+    rows = np.concatenate([contribution.rows for contribution in contributions])
+    unique, inverse = deduplicate(ids)
+    sums = sum_repeats(rows, inverse, unique.size)
+    return unique, np.multiply(sums, np.float32(1 / ranks_count), out=sums)

@@ -1,0 +1,184 @@
+"""A table's rows on one server: an index and a slab, an initializer and an optimizer, joined."""
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps_proto.errors import TableFull
+from ps_proto.values import TableSpec
+from ps_server.shard.index import SlotIndex
+from ps_server.shard.initializers import row_initializer
+from ps_server.shard.optimizers import row_optimizer
+from ps_server.shard.records import Records, Rows, Slots, gather, reset_state, scatter
+from ps_server.shard.slab import Slab
+from ps_server.shard.snapshot import Snapshot
+from sharding.arrays import aligned_rows, read_only
+from sharding.hashing import buckets_of, table_salt
+
+Ids = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """Rows on their way to another server. ids uint64[n], ascending; records float32[n, width], row and state columns."""
+
+    ids: Ids
+    records: Records
+
+
+class Table:
+    """The rows that a server holds of one table.
+
+    Ids are uint64[n] in any order; a repeat is legal everywhere but in `adopt`. Arrays handed in are neither changed nor kept. A wrong
+    shape or dtype raises ValueError before anything is changed. Not for two threads at a time.
+    """
+
+    def __init__(self, spec: TableSpec, rows_max: int | None = None) -> None:
+        """Start without rows; `rows_max` bounds how many there may be. Memory is taken as rows come."""
+        self.spec = spec
+        self._dim = spec.dim
+        self._salt = table_salt(spec.name)
+        self._optimizer = row_optimizer(spec.optimizer, spec.dim)
+        self._initializer = row_initializer(spec)
+        self._initial_state = self._optimizer.initial_state()
+        self._slab = Slab(self._optimizer.width, rows_max)
+        self._index = SlotIndex(self._salt, self._slab.ids)
+        self._snapshots: list[weakref.ref[Snapshot]] = []
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the records held."""
+        return len(self) * 4 * self._slab.width
+
+    @property
+    def index_nbytes(self) -> int:
+        """Return the bytes of what finds the records: the index, and the id of each."""
+        return self._index.nbytes + 8 * len(self)
+
+    @property
+    def growths(self) -> int:
+        """Return how often the index has grown."""
+        return self._index.growths
+
+    @property
+    def rows_max(self) -> int:
+        """Return how many rows there may be."""
+        return self._slab.capacity
+
+    def pull(self, ids: Ids) -> Rows:
+        """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes.
+
+        No row is made: an absent id reads as its initial value. Where the table has no initial values (Assigned), it raises ValueError;
+        `count_absent` tells beforehand.
+        """
+        ids = _checked_ids(ids)
+        slots, absent = self._index.find(ids)
+        rows = aligned_rows(ids.size, self._dim)
+        gather(self._slab.records, slots, rows)
+        if absent:
+            places = np.flatnonzero(slots < 0).astype(np.int32)
+            self._initializer.fill(rows, places, ids[places], self._dim)
+        return rows
+
+    def count_absent(self, ids: Ids) -> int:
+        """Return how many of the ids have no row; a repeat counts again."""
+        return self._index.find(_checked_ids(ids)).absent
+
+    def make_room(self, ids: Ids) -> None:
+        """Raise TableFull where rows for all these ids would not fit; change nothing."""
+        rows_max = self._slab.capacity
+        if len(self) + ids.size <= rows_max:
+            return
+        ids = _checked_ids(ids)
+        absent = ids[self._index.find(ids).slots < 0]
+        if len(self) + np.unique(absent).size > rows_max:
+            raise TableFull(self.spec.name, rows_max)
+
+    def update(self, ids: Ids, gradients: Rows, parameters: dict[str, float]) -> None:
+        """Apply the optimizer once for each id with its gradient, float32[n, dim]; an absent one is made first, at its initial value.
+
+        `parameters` are the optimizer's numbers for this step. Raises TableFull, or ValueError for an absent id of a table without initial
+        values; nothing is applied then.
+        """
+        ids, gradients = _checked_ids(ids), _checked_rows(gradients, ids.size, self._dim)
+        if not self._initializer.has_values:
+            absent = self.count_absent(ids)
+            if absent:
+                raise ValueError(f"{absent} rows of table {self.spec.name!r} have no value yet, so no gradient can be applied")
+        slots, created = self._find_or_insert(ids)
+        if created.size:
+            self._initializer.fill(self._slab.records, slots[created], ids[created], self._dim)
+        self._optimizer.apply(self._slab, slots, gradients, parameters)
+
+    def assign(self, ids: Ids, rows: Rows, only_absent: bool = False) -> None:
+        """Set the rows, float32[n, dim]; of a repeat the last stays. State columns stay as they are; a new row's are initial.
+
+        With `only_absent`, rows that are there are left as they are, and of a repeat the first stays. Raises TableFull, changing nothing.
+        """
+        ids, rows = _checked_ids(ids), _checked_rows(rows, ids.size, self._dim)
+        slots, created = self._find_or_insert(ids)
+        if only_absent:
+            slots, rows = slots[created], read_only(rows[created])
+        scatter(self._slab.records, slots, rows)
+
+    def snapshot(self) -> Snapshot:
+        """Return this instant of the table, which stays while the table goes on. O(rows): it copies the ids."""
+        snapshot = Snapshot(self._slab, self._index.live_slots(), self._index.num_slots, self._dim)
+        self._snapshots.append(weakref.ref(snapshot))
+        return snapshot
+
+    def extract(self, owned_out: npt.NDArray[np.bool_]) -> TablePart:
+        """Take out the rows of the buckets that are True in `owned_out` bool[16384], with their state, and return them. O(rows)."""
+        slots = self._index.live_slots()
+        ids = self._slab.ids[slots]
+        leaves = owned_out[buckets_of(self._salt, read_only(ids))]
+        ids, slots = ids[leaves], slots[leaves]
+        order = np.argsort(ids)
+        ids, slots = ids[order], slots[order]
+        records = aligned_rows(ids.size, self._slab.width)
+        gather(self._slab.records, slots, records)
+        self._index.remove(read_only(ids))
+        return TablePart(ids, records)
+
+    def adopt(self, part: TablePart) -> None:
+        """Take in what another server extracted. Raises TableFull, or ValueError where a row is here already; nothing is changed then."""
+        ids, records = _checked_ids(part.ids), _checked_rows(part.records, part.ids.size, self._slab.width)
+        if self.count_absent(ids) < ids.size or np.unique(ids).size < ids.size:
+            raise ValueError(f"some rows of the part are in table {self.spec.name!r} already, or in the part twice")
+        slots, _ = self._find_or_insert(ids)
+        scatter(self._slab.records, slots, records)
+
+    def _find_or_insert(self, ids: Ids) -> tuple[Slots, npt.NDArray[np.int32]]:
+        """Return the slots, about to be written, and the positions in the batch that got a new one, its state set."""
+        self.make_room(ids)
+        slots, created = self._index.find_or_insert(ids)
+        if self._snapshots:
+            self._keep(slots)
+        if created.size and self._initial_state.size:
+            reset_state(self._slab.records, slots[created], self._dim, self._initial_state)
+        return slots, created
+
+    def _keep(self, slots: Slots) -> None:
+        # Reused slots are in `slots` too: a removed row's record lies untouched until then.
+        snapshots = [snapshot for snapshot in (reference() for reference in self._snapshots) if snapshot is not None and snapshot.is_open]
+        for snapshot in snapshots:
+            snapshot.keep(slots)
+        if len(snapshots) < len(self._snapshots):
+            self._snapshots = [weakref.ref(snapshot) for snapshot in snapshots]
+
+
+def _checked_ids(ids: Ids) -> Ids:
+    if ids.dtype != np.uint64 or ids.ndim != 1 or not ids.flags.c_contiguous:
+        raise ValueError(f"ids must be a contiguous uint64[n], not {ids.dtype}{list(ids.shape)}")
+    return read_only(ids)
+
+
+def _checked_rows(rows: Rows, num_rows: int, width: int) -> Rows:
+    if rows.dtype != np.float32 or rows.shape != (num_rows, width) or not rows.flags.c_contiguous:
+        raise ValueError(f"rows must be a C-contiguous float32[{num_rows}, {width}], not {rows.dtype}{list(rows.shape)}")
+    return read_only(rows)

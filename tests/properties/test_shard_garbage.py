@@ -1,0 +1,92 @@
+"""Any request that the wire can carry, however absurd: the shard answers each once, with a reply or one of our errors, and stays sound."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conversation import Conversation
+from ps_proto.errors import ParameterServerError
+from ps_proto.requests import (
+    Assign,
+    CloseExport,
+    Fence,
+    FenceRank,
+    Finish,
+    Finished,
+    GetStats,
+    Hyperparameters,
+    InstallTable,
+    OpenExport,
+    Pull,
+    Push,
+    ReadExport,
+    ResolveRank,
+    StartJob,
+    TableIds,
+    TableRows,
+)
+from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Sync, TableSpec
+
+TABLES = (
+    TableSpec("user", 1, Adagrad(lr=0.5), mode=Sync()),
+    TableSpec("item", 2, SGD(lr=0.5), mode=Async()),
+    TableSpec("dense", 1, SGD(lr=0.5), Assigned()),
+)
+DIMS = {spec.name: spec.dim for spec in TABLES}
+CLOCKS = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2**31 - 1])
+STEPS = st.sampled_from([-1, 0, 1, 2**31 - 1])
+WAITS = st.sampled_from([0.0, 1.0, 1e9])
+names = st.sampled_from([*DIMS, *DIMS, "nobody's"])
+ids = st.lists(st.sampled_from([0, 1, 2, 2**64 - 1]), max_size=3).map(lambda chosen: np.array(chosen, np.uint64))  # repeats included
+versions, incarnations = st.sampled_from([1] * 20 + [0, 2]), st.sampled_from([0] * 20 + [1, 2])  # most pass the fences
+fences = st.builds(Fence, versions, st.sampled_from([0, 0, 0, 1, 1, -1, 2]), incarnations, CLOCKS)
+hyperparameters = st.lists(
+    st.builds(
+        Hyperparameters,
+        names,
+        st.sampled_from([{}, {"lr": 0.5}, {"lr": np.nan}, {"lr": 0.1, "initial_accumulator_value": 0.0, "eps": 0.0}, {"beta1": 0.5}]),
+    ),
+    max_size=2,
+).map(tuple)
+finished = st.none() | st.builds(Finished, CLOCKS, hyperparameters, st.sampled_from([b"", b"", b"", b"x" * 65_537]))
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> TableRows:
+    table, picked = draw(names), draw(ids)
+    shape = (picked.size, draw(st.sampled_from([DIMS.get(table, 1)] * 20 + [0, 3])))
+    return TableRows(table, picked, np.full(shape, draw(st.sampled_from([1.0, 1.0, -2.0, -2.0, 3e38, np.nan])), np.float32))
+
+
+many_blocks = st.lists(blocks(), max_size=2).map(tuple)
+KINDS: dict[str, tuple[int, st.SearchStrategy[object]]] = {  # how often, what
+    "pull": (6, st.builds(Pull, fences, st.lists(st.builds(TableIds, names, ids), max_size=2).map(tuple), finished, WAITS, STEPS)),
+    "push": (9, st.builds(Push, fences, st.sampled_from([1, 1, 2, 3, 0, 2**32 - 1]), many_blocks, hyperparameters)),
+    "assign": (3, st.builds(Assign, fences, st.sampled_from([1, 2, 3]), many_blocks, st.booleans())),
+    "finish": (9, st.builds(Finish, fences, finished, st.sampled_from([False, False, False, True]), WAITS)),
+    "open": (2, st.builds(OpenExport, fences, names, WAITS, STEPS)),
+    "read": (
+        2,
+        st.builds(ReadExport, fences, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2**63 - 1]), st.sampled_from([1, 2**63 - 1])),
+    ),
+    "close": (1, st.builds(CloseExport, fences, st.sampled_from([0, 1, 2]))),
+    "stats": (1, st.builds(GetStats, fences)),
+    "table": (1, st.builds(InstallTable, st.sampled_from([0, 1]), st.sampled_from(TABLES))),
+    "job": (1, st.builds(StartJob, st.just(1), STEPS, st.sampled_from([0, 1, 2]), st.just(BoundedStaleness(0)), st.sampled_from([0, 3]))),
+    "fence": (1, st.builds(FenceRank, st.just(1), STEPS, st.sampled_from([0, 1, 2]))),
+    "resolve": (1, st.builds(ResolveRank, st.just(1), STEPS, st.sampled_from([0, 1, 2]), st.none(), st.sampled_from([-1, 0, 1, 2]))),
+}
+requests = st.sampled_from([kind for kind, (often, _) in KINDS.items() for _ in range(often)]).flatmap(lambda kind: KINDS[kind][1])
+
+
+@settings(max_examples=120)
+@given(asked=st.lists(requests, min_size=20, max_size=60), world_size=st.sampled_from([0, 1, 1, 2]))
+def test_nothing_breaks_a_shard(asked: list[object], world_size: int) -> None:
+    talk = Conversation(Sync() if world_size else None, world_size, TABLES, rows_max=3)
+    questions = [talk.ask(body) for body in asked]
+    talk.shard.check_invariants()
+    talk.tick(2e9)
+    assert not any(question.is_waiting for question in questions)
+    for question in questions:
+        assert not isinstance(question.outcome, ParameterServerError) or str(question.outcome)
+    assert talk.shard.deadline_s() is None

@@ -1,0 +1,101 @@
+"""Who has finished what, and what that allows."""
+
+import pytest
+
+from ps_proto.requests import NEVER
+from ps_server.shard.clocks import Clocks
+
+
+def test_nobody_has_finished_anything_at_first() -> None:
+    clocks = Clocks(3)
+    assert clocks.finished == {0: NEVER, 1: NEVER, 2: NEVER}
+    assert (clocks.min_clock, clocks.clock_max) == (0, NEVER)
+
+
+def test_a_later_job_begins_where_it_is_told() -> None:
+    clocks = Clocks(2, first_clock=5)
+    assert clocks.finished == {0: 4, 1: 4}
+    assert (clocks.min_clock, clocks.clock_max) == (5, 4)
+
+
+def test_without_a_job_there_is_nothing_to_wait_for() -> None:
+    clocks = Clocks()
+    assert (clocks.roster(0), clocks.can_fold(0), clocks.min_clock, clocks.clock_max) == ([], False, 0, NEVER)
+
+
+def test_facts_are_merged_by_the_greatest() -> None:
+    clocks = Clocks(2)
+    assert clocks.finish(0, 3)
+    assert not clocks.finish(0, 3)
+    assert not clocks.finish(0, 2)
+    assert clocks.finished == {0: 3, 1: NEVER}
+    assert clocks.clock_max == 3
+
+
+def test_a_step_folds_once_the_whole_roster_has_finished_it() -> None:
+    clocks = Clocks(2)
+    clocks.finish(0, 1)
+    assert not clocks.can_fold(0)
+    clocks.finish(1, 0)  # clocks [2, 1], min 1
+    assert clocks.can_fold(0)
+    assert not clocks.can_fold(1)
+
+
+def test_a_rank_that_leaves_is_in_the_roster_up_to_its_last_step() -> None:
+    clocks = Clocks(3)
+    clocks.finish(1, 2)
+    clocks.leave(1)
+    assert clocks.roster(2) == [0, 1, 2]
+    assert clocks.roster(3) == [0, 2]
+    assert clocks.present == [0, 2]
+    assert (clocks.takes_part(1, 2), clocks.takes_part(1, 3)) == (True, False)
+
+
+def test_a_repeated_leave_keeps_the_first_word() -> None:
+    clocks = Clocks(2)
+    clocks.leave(1)
+    clocks.finish(1, 4)
+    clocks.leave(1)
+    assert clocks.roster(0) == [0]
+
+
+def test_nothing_folds_once_everybody_has_left() -> None:
+    clocks = Clocks(2)
+    for rank in (0, 1):
+        clocks.finish(rank, 0)
+        clocks.leave(rank)
+    assert clocks.can_fold(0)
+    assert not clocks.can_fold(1)
+
+
+@pytest.mark.parametrize(("bound", "newest"), [(0, 2), (1, 3), (3, 5)])
+def test_the_bound_lets_a_pull_run_ahead_of_the_slowest_by_so_many_steps(bound: int, newest: int) -> None:
+    clocks = Clocks(2)
+    clocks.finish(0, 9)
+    clocks.finish(1, 1)  # clocks [10, 2]
+    assert clocks.within_bound(newest, bound)
+    assert not clocks.within_bound(newest + 1, bound)
+
+
+def test_a_rank_that_left_holds_nobody_up() -> None:
+    clocks = Clocks(2)
+    clocks.finish(0, 9)
+    clocks.leave(1)
+    assert clocks.within_bound(10, 0)
+    assert clocks.slowest() == 0
+    assert clocks.min_clock == 10
+
+
+def test_the_slowest_is_the_lowest_rank_of_those_furthest_behind() -> None:
+    clocks = Clocks(4)
+    for rank, clock in ((0, 3), (1, 1), (2, 1), (3, 2)):
+        clocks.finish(rank, clock)
+    assert (clocks.slowest(), clocks.min_clock) == (1, 2)
+
+
+def test_where_all_have_left_the_slowest_is_one_of_them() -> None:
+    clocks = Clocks(2)
+    for rank, clock in ((0, 3), (1, 1)):
+        clocks.finish(rank, clock)
+        clocks.leave(rank)
+    assert clocks.slowest() == 1

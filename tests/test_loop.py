@@ -1,0 +1,213 @@
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from ps_proto.errors import InternalError, NotOwner, Recovering, Unreachable
+from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, RankFenced
+from ps_server.edge.loop import CoreLoop
+from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Tell, Ticked
+from scripted_core import ScriptedCore
+
+ASK = GetStats(Fence(1))
+
+
+class Time:
+    """A clock that a test sets, in seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def nobody(server: str, address: str, body: Body) -> Body:
+    raise AssertionError(f"{server} was told {body}")
+
+
+async def turns(count: int = 5) -> None:
+    """Let the event loop turn, so that whatever can happen has."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_reply_and_a_refusal_reach_whoever_asked() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    core.reply(GetStats, Done(3))
+    assert await loop.submit(ASK) == Done(3)
+    refusal = NotOwner("server-0", 4)
+    core.scripts[GetStats] = lambda asked: [Refuse(asked.request, refusal)]
+    with pytest.raises(NotOwner) as caught:
+        await loop.submit(ASK)
+    assert caught.value is refusal
+
+
+async def test_a_parked_request_is_answered_by_a_later_one() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    waiting = asyncio.create_task(loop.submit(ASK))
+    await turns()
+    assert not waiting.done()
+    (parked,) = core.asked()
+    core.scripts[InstallMap] = lambda asked: [Reply(parked.request, Done(1)), Reply(asked.request, Done(2))]
+    assert await loop.submit(InstallMap(None)) == Done(2)  # type: ignore[arg-type]
+    assert await waiting == Done(1)
+
+
+async def test_the_core_hears_that_nobody_waits_any_more() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    waiting = asyncio.create_task(loop.submit(ASK))
+    await turns()
+    waiting.cancel()
+    await turns()
+    (parked,) = core.asked()
+    assert core.events[1:] == [Dropped(parked.request)]
+    core.scripts[InstallMap] = lambda asked: [Reply(parked.request, Done(1)), Reply(asked.request, Done(2))]
+    assert await loop.submit(InstallMap(None)) == Done(2)  # type: ignore[arg-type]  # the late answer harms nobody
+
+
+async def test_who_is_answered_and_then_cancelled_is_not_dropped() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    waiting = asyncio.create_task(loop.submit(ASK))
+    await turns()
+    (parked,) = core.asked()
+    core.scripts[InstallMap] = lambda asked: [Refuse(parked.request, NotOwner("server-0", 1)), Reply(asked.request, Done())]
+    await loop.submit(InstallMap(None))  # type: ignore[arg-type]
+    waiting.cancel()
+    await turns()
+    assert waiting.cancelled()
+    assert not [event for event in core.events if isinstance(event, Dropped)]
+    del waiting
+    gc.collect()
+    assert complaints == []  # such as "Future exception was never retrieved"
+
+
+async def test_who_is_cancelled_and_then_answered_harms_nobody() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    waiting = asyncio.create_task(loop.submit(ASK))
+    await turns()
+    (parked,) = core.asked()
+    core.scripts[InstallMap] = lambda asked: [Reply(parked.request, Done(1)), Reply(asked.request, Done(2))]
+    waiting.cancel()
+    assert await loop.submit(InstallMap(None)) == Done(2)  # type: ignore[arg-type]  # in the same turn of the event loop
+    await turns()
+    assert waiting.cancelled()
+
+
+async def test_a_bug_fails_its_request_is_logged_and_the_loop_lives_on() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody, name="server-0")
+
+    def bug(asked: Asked) -> list[Effect]:
+        raise ZeroDivisionError("division by zero")
+
+    core.scripts[GetStats] = bug
+    with capture_logs() as logs, pytest.raises(InternalError) as caught:
+        await loop.submit(ASK)
+    assert caught.value.peer == "server-0"
+    assert caught.value.summary == "ZeroDivisionError: division by zero"
+    assert logs[0]["incident"] == caught.value.incident
+    assert isinstance(logs[0]["exc_info"], ZeroDivisionError)
+    core.reply(GetStats, Done(1))
+    assert await loop.submit(ASK) == Done(1)
+
+
+async def test_a_tick_comes_when_the_core_wants_one_and_not_before() -> None:
+    core, time = ScriptedCore(), Time()
+    loop = CoreLoop(core, nobody, now_s=time)
+    ticked = asyncio.Event()
+
+    def on_tick(event: Event, now_s: float) -> list[Effect]:
+        assert now_s == 103.0
+        core.wanted_s = None
+        ticked.set()
+        return []
+
+    core.on_other = on_tick
+    core.reply(GetStats, Done())
+    core.wanted_s = 100.0
+    await loop.submit(ASK)
+    core.wanted_s = 1_000.0  # later than the timer that is set: it must look again, not tick
+    await turns()
+    assert Ticked() not in core.events
+    time.now_s = 103.0
+    core.wanted_s = 102.5  # earlier than the timer that is set, and due
+    await loop.submit(ASK)
+    await asyncio.wait_for(ticked.wait(), 5)
+    assert [type(event) for event in core.events] == [Asked, Asked, Ticked]
+    await loop.close()
+
+
+async def test_a_core_that_always_wants_a_tick_does_not_starve_the_rest() -> None:
+    core, time = ScriptedCore(), Time()
+    loop = CoreLoop(core, nobody, now_s=time)
+    core.reply(GetStats, Done())
+    core.wanted_s = 0.0
+    await loop.submit(ASK)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(core.events) < 100
+    await loop.close()
+
+
+def answering(reply: Callable[[str, str, Body], Body]) -> Callable[[str, str, Body], Awaitable[Body]]:
+    async def send(server: str, address: str, body: Body) -> Body:
+        return reply(server, address, body)
+
+    return send
+
+
+def fails(server: str, address: str, body: Body) -> Body:
+    raise Unreachable(server, address, 1.0, "it is gone")
+
+
+def has_a_bug(server: str, address: str, body: Body) -> Body:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("send", "kind"), [(lambda *order: RankFenced(None, 2, 3), RankFenced), (fails, Unreachable), (has_a_bug, InternalError)]
+)
+async def test_what_came_of_an_order_comes_back_to_the_core(send: Callable[[str, str, Body], Body], kind: type) -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, answering(send))
+    order = FenceRank(1, 0, 2)
+    core.scripts[GetStats] = lambda asked: [Tell(9, "server-1", "host:1", order), Reply(asked.request, Done())]
+    with capture_logs():
+        await loop.submit(ASK)
+        await turns()
+    (answered,) = core.events[1:]
+    assert isinstance(answered, Answered)
+    assert answered.order == 9
+    assert type(answered.outcome) is kind
+    await loop.close()
+
+
+async def test_closing_refuses_what_waits_and_what_comes() -> None:
+    core = ScriptedCore()
+    core.scripts[InstallMap] = lambda asked: [Tell(1, "server-1", "host:1", ASK), Reply(asked.request, Done())]
+    stuck = asyncio.Event()
+
+    async def send(server: str, address: str, body: Body) -> Body:
+        await stuck.wait()
+        return Done()
+
+    loop = CoreLoop(core, send)
+    waiting = asyncio.create_task(loop.submit(ASK))
+    await loop.submit(InstallMap(None))  # type: ignore[arg-type]
+    await turns()
+    await loop.close()
+    with pytest.raises(Recovering):
+        await waiting
+    with pytest.raises(Recovering):
+        await loop.submit(ASK)
+    assert len(core.events) == 2  # neither the order's end nor anything else reaches a closed core
