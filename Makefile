@@ -3,18 +3,22 @@
 PYTHON ?= python3
 TORCH_VERSION := 2.13.0
 TORCH_INDEX ?=
+DATA ?=
+TEST ?=
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test deep clean
+.PHONY: help install protos check test deep demo clean
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
+	@echo "make demo      train a click model with 2 servers and 2 workers in each mode (DATA=train.tsv.gz TEST=test.tsv.gz)"
 	@echo "make test      run the whole suite, then the tests that need gigabytes, alone"
 	@echo "make check     format, lint, types, import layers, generated protos"
 	@echo "make deep      run the longer searches of the property tests"
+	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
 
 install: $(STAMP)
@@ -32,17 +36,27 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $(STAMP)
 
+protos: $(STAMP)
+	$(BIN)/python proto/generate.py
+
 check: $(STAMP)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	rm -rf build/protos
+	$(BIN)/python proto/generate.py build/protos
+	@for module in build/protos/ps_proto/*; do cmp "$$module" "proto/ps_proto/$${module##*/}" || { echo "Run 'make protos'." >&2; exit 1; }; done
 
 test: $(STAMP)
 	$(BIN)/pytest -m "not large and not deep"
+	$(BIN)/pytest -m large --timeout 900 -o faulthandler_timeout=880
 
 deep: $(STAMP)
 	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
+
+demo: $(STAMP)
+	$(BIN)/python examples/click_logistic.py $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,157 @@
+"""The worker's side of Rowstead: `import ps_worker as ps`. It loads neither torch nor gRPC.
+
+    client.py         Client and connect: what a training loop calls
+    protocol.py       what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
+    router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers
+    driver.py         runs the protocol over a transport; transport/ what carries the calls
+    local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints
+    session.py        init and the session: a training script's place in its job, which place.py reads from the environment
+    launch/           `rowstead launch` and `ps-worker`; cli/ the command `rowstead`
+
+Read protocol.py with docs/protocol.md beside it: it is the worker's half of what ps_server/shard/shard.py does.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ps_proto.errors import (
+    BarrierTimeout,
+    ClientClosed,
+    ClusterFailed,
+    InternalError,
+    InvalidRequest,
+    JobMismatch,
+    NotOwner,
+    ObserverCannot,
+    Overloaded,
+    ParameterServerError,
+    Recovering,
+    RequestTooLarge,
+    RowsUnset,
+    StaleIncarnation,
+    StalenessTimeout,
+    StaleTimeline,
+    StepPassed,
+    TableFull,
+    TableMismatch,
+    UnfinishedPush,
+    UnknownTable,
+    Unreachable,
+)
+from ps_proto.values import (
+    SGD,
+    Adagrad,
+    Adam,
+    Assigned,
+    Async,
+    BoundedStaleness,
+    Constant,
+    Initializer,
+    Mode,
+    Normal,
+    Optimizer,
+    Sync,
+    TableSpec,
+    Uniform,
+    Zeros,
+)
+
+if TYPE_CHECKING:
+    from ps_proto.requests import Stats
+    from ps_worker import nn as nn
+    from ps_worker import optim as optim
+    from ps_worker.client import Client, connect
+    from ps_worker.driver import Handle
+    from ps_worker.local_cluster import LocalCluster, local_cluster
+    from ps_worker.session import Session, init
+    from ps_worker.session import current_session as session
+
+# What needs gRPC, numba or torch is imported when it is first used: name -> the module that has it, and as what where that differs.
+_HOMES = {
+    "Client": "ps_worker.client",
+    "Handle": "ps_worker.driver",
+    "LocalCluster": "ps_worker.local_cluster",
+    "Session": "ps_worker.session",
+    "Stats": "ps_proto.requests",
+    "connect": "ps_worker.client",
+    "init": "ps_worker.session",
+    "local_cluster": "ps_worker.local_cluster",
+    "session": "ps_worker.session:current_session",
+}
+_ROOMS = ("nn", "optim")  # the subpackages that users name
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "Assigned",
+    "Async",
+    "BarrierTimeout",
+    "BoundedStaleness",
+    "Client",
+    "ClientClosed",
+    "ClusterFailed",
+    "Constant",
+    "Handle",
+    "Initializer",
+    "InternalError",
+    "InvalidRequest",
+    "JobMismatch",
+    "LocalCluster",
+    "Mode",
+    "Normal",
+    "NotOwner",
+    "ObserverCannot",
+    "Optimizer",
+    "Overloaded",
+    "ParameterServerError",
+    "Recovering",
+    "RequestTooLarge",
+    "RowsUnset",
+    "Session",
+    "StaleIncarnation",
+    "StaleTimeline",
+    "StalenessTimeout",
+    "Stats",
+    "StepPassed",
+    "Sync",
+    "TableFull",
+    "TableMismatch",
+    "TableSpec",
+    "UnfinishedPush",
+    "Uniform",
+    "UnknownTable",
+    "Unreachable",
+    "Zeros",
+    "connect",
+    "init",
+    "local_cluster",
+    "session",
+]
+
+
+class _Package(ModuleType):
+    """This package, whose attributes of _HOMES and _ROOMS are imported when they are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ROOMS:
+            return import_module(f"{__name__}.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module, _, attribute = _HOMES[name].partition(":")
+        value = getattr(import_module(module), attribute or name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The import of a module binds it here under its name, where the function of that name belongs: session, local_cluster.
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_HOMES, *_ROOMS})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,153 @@
+"""Calls as values, and asking until there is an answer: backoff, budgets, and the patience to wait for others.
+
+An operation is a generator that yields effects, `Exchange` (calls to make at once) or `Pause`, and is sent what came of them: for an
+Exchange one outcome per call, a reply or the error that stands for it.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from ps_proto.errors import BarrierTimeout, MapBehind, NotOwner, ParameterServerError, RowsUnset, StalenessTimeout, Unreachable
+from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
+
+BYTES_PER_S_MIN = 10e6  # the slowest link we are patient with: large requests get more time
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to one peer. `timeout_s`: when to give the answer up."""
+
+    peer: str
+    address: str
+    body: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Make these calls at once; send back one outcome per call, in their order."""
+
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Do nothing for a while."""
+
+    seconds: float
+
+
+Effect = Exchange | Pause
+Operation = Generator[Effect, Any, T]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long things may take, in seconds.
+
+    rpc_timeout_s    for one call's answer, beside what it waits for and what its bytes need
+    retry_timeout_s  for a peer that does not answer, over all attempts
+    wait_timeout_s   for other ranks
+    """
+
+    rpc_timeout_s: float = 10.0
+    retry_timeout_s: float = 60.0
+    wait_timeout_s: float = 600.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(frozen=True)
+class World:
+    """What is handed in: a monotonic time in seconds, a random number in [0, 1), and whom to tell about a long wait."""
+
+    now_s: Callable[[], float]
+    uniform: Callable[[], float]
+    on_wait: Callable[[ParameterServerError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A body for a peer. `nbytes`: what it and its answer carry. `hand_on`: what to tell a peer whose shard map is behind (R1)."""
+
+    address: str
+    body: Any
+    nbytes: int = 0
+    hand_on: Any = None
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Asks peers until they have answered."""
+
+    world: World
+    patience: Patience
+
+    def ask(self, questions: Mapping[str, Question], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
+        """Ask each peer, again with backoff while it does not answer, until all have; return the replies by peer.
+
+        What is no passing trouble is raised at once. A peer that stays silent for retry_timeout_s raises Unreachable, a wait that
+        lasts wait_timeout_s its own error; both name whom. `on_refused` is called before the raise where every peer has refused, so that
+        nothing took effect anywhere.
+        """
+        pending, replies = dict(questions), {}
+        started_s, attempt = self.world.now_s(), 0
+        silent_since_s: dict[str, float] = {}
+        while pending:
+            asked_s = self.world.now_s()
+            outcomes = yield Exchange(tuple([self._call(peer, question) for peer, question in pending.items()]))
+            now_s = self.world.now_s()
+            errors = {}
+            for peer, outcome in zip(list(pending), outcomes, strict=True):
+                if isinstance(outcome, ParameterServerError):
+                    errors[peer] = outcome
+                else:
+                    replies[peer] = outcome
+                    del pending[peer]
+                    silent_since_s.pop(peer, None)
+            if not errors:
+                continue
+            worst = _worst(errors)
+            if worst is not None:
+                if on_refused is not None and len(errors) == len(questions) and all([is_refusal(error) for error in errors.values()]):
+                    on_refused()
+                raise worst
+            for peer, error in errors.items():
+                if is_waiting(error):
+                    silent_since_s.pop(peer, None)  # it has answered: there is something else it waits for
+                    self._still_waiting(error, now_s - started_s)
+                elif now_s - silent_since_s.setdefault(peer, asked_s) >= self.patience.retry_timeout_s:
+                    raise _given_up(peer, pending[peer], error, now_s - silent_since_s[peer])
+            behind = [peer for peer, error in errors.items() if isinstance(error, MapBehind)]
+            if behind:
+                yield Exchange(tuple([self._call(peer, replace(pending[peer], body=pending[peer].hand_on)) for peer in behind]))
+            elif any([is_passing(error) for error in errors.values()]):
+                yield Pause(self.patience.backoff.pause_s(attempt, self.world.uniform))
+                attempt += 1
+        return replies
+
+    def _call(self, peer: str, question: Question) -> Call:
+        waits_s = float(getattr(question.body, "wait_s", 0.0))
+        return Call(peer, question.address, question.body, self.patience.rpc_timeout_s + waits_s + question.nbytes / BYTES_PER_S_MIN)
+
+    def _still_waiting(self, error: ParameterServerError, waited_s: float) -> None:
+        assert isinstance(error, StalenessTimeout | RowsUnset | BarrierTimeout)
+        total = replace(error, after_s=waited_s)
+        if waited_s >= self.patience.wait_timeout_s:
+            raise total
+        self.world.on_wait(total)
+
+
+def _worst(errors: Mapping[str, ParameterServerError]) -> ParameterServerError | None:
+    """Return what no retry mends; NotOwner only where there is nothing worse, since splitting again mends it."""
+    lasting = [error for error in errors.values() if not (is_passing(error) or is_waiting(error))]
+    return min(lasting, key=lambda error: isinstance(error, NotOwner), default=None)
+
+
+def _given_up(peer: str, question: Question, last: ParameterServerError, after_s: float) -> ParameterServerError:
+    """Say how long it was; what a peer says of a third one that it cannot reach stays as it is, with that one's name."""
+    if isinstance(last, Unreachable) and last.peer == peer:
+        return Unreachable(peer, question.address, after_s, last.cause)
+    return last

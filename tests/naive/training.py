@@ -1,0 +1,48 @@
+"""Synchronous training in one process: ranks one after another, folded in rank order, applied by the slow twins."""
+
+import numpy as np
+
+from jobs import TABLES, Ids, Rows, gradients_of, halves, ids_of
+from naive.table import NaiveTable
+
+
+def train(world_size: int, steps: int) -> dict[str, tuple[Ids, Rows]]:
+    """Return every row of the job of jobs.py after `steps` steps: ids ascending and their rows, by table."""
+    tables = {spec.name: NaiveTable(spec) for spec in TABLES}
+    for step in range(steps):
+        contributions: dict[str, list[dict[int, Rows]]] = {name: [] for name in tables}
+        for rank in range(world_size):
+            for name, table in tables.items():
+                ids = ids_of(rank, step, name)
+                gradients = gradients_of(rank, step, ids, _stack(table, ids))
+                contributions[name] += [merged(ids[half], gradients[half]) for half in halves(ids.size)]
+        for name, table in tables.items():
+            mean = {id: total * np.float32(1 / world_size) for id, total in _fold(contributions[name]).items()}
+            table.update(mean, mean.values(), table.spec.optimizer.parameters())
+    return {name: _exported(table) for name, table in tables.items()}
+
+
+def merged(ids: Ids, gradients: Rows) -> dict[int, Rows]:
+    """Return each id's gradient, repeats summed in the order given, from the first on."""
+    sums: dict[int, Rows] = {}
+    for id, gradient in zip(ids.tolist(), gradients, strict=True):
+        sums[id] = sums[id] + gradient if id in sums else gradient
+    return sums
+
+
+def _fold(contributions: list[dict[int, Rows]]) -> dict[int, Rows]:
+    """Return the left fold of the contributions, in their order."""
+    sums: dict[int, Rows] = {}
+    for contribution in contributions:
+        for id, gradient in contribution.items():
+            sums[id] = sums[id] + gradient if id in sums else gradient
+    return sums
+
+
+def _stack(table: NaiveTable, ids: Ids) -> Rows:
+    return np.stack(table.pull(ids.tolist())) if ids.size else np.empty((0, table.spec.dim), np.float32)
+
+
+def _exported(table: NaiveTable) -> tuple[Ids, Rows]:
+    ids = sorted(table.held)
+    return np.array(ids, np.uint64), np.stack([table.held[id][0] for id in ids])

@@ -1,0 +1,235 @@
+"""What becomes of the user's own process: Ctrl-C in the middle of a call, an end without close(), a fork beside an open client."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import ps_worker as ps
+from polling import poll_until
+
+SERVERS = 2
+ENDS_WITHIN_S = 8.0  # below any timeout of ours: nothing was waited for in vain
+
+# Rank 0 of a synchronous job whose rank 1 never comes: a pull of the second step waits for it. "counts" does not wait.
+CONNECTED = """
+import os, signal, sys, threading
+import numpy as np
+import ps_worker as ps
+
+client = ps.connect(sys.argv[1], rank=0, world_size=2, mode=ps.Sync(), part_size_bytes=int(sys.argv[2]))
+client.create_table(ps.TableSpec("rows", dim=4))
+client.create_table(ps.TableSpec("counts", dim=4, optimizer=ps.SGD(lr=1.0), mode=ps.Async()))
+ids = np.arange(1_000)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ps.LocalCluster]:
+    with ps.local_cluster(servers=SERVERS) as it:
+        yield it
+
+
+@contextmanager
+def running(cluster: ps.LocalCluster, script: str, part_size_bytes: int = 1 << 20) -> "Iterator[subprocess.Popen[str]]":
+    """Run a script that begins as CONNECTED does; it is killed where it outlives the block."""
+    command = [sys.executable, "-c", CONNECTED + script, cluster.address, str(part_size_bytes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def is_parked(cluster: ps.LocalCluster, requests: int) -> Callable[[], bool]:
+    def ask() -> bool:
+        with ps.connect(cluster.address) as observer:
+            return sum(stats.server["parked"] for stats in observer.stats().values()) == requests
+
+    return ask
+
+
+@contextmanager
+def stopped(cluster: ps.LocalCluster) -> Iterator[Callable[[], None]]:
+    """Keep the servers from answering until the block ends or what it is given is called."""
+    pids = [pid for name, pid in cluster.pids.items() if name != "coordinator"]
+
+    def go_on() -> None:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield go_on
+    finally:
+        go_on()
+
+
+def assert_interrupted(process: "subprocess.Popen[str]") -> None:
+    """Expect the end that Python gives to a script on Ctrl-C, soon, and no other traceback than that."""
+    _, said = process.communicate(timeout=ENDS_WITHIN_S)
+    assert process.returncode == -signal.SIGINT
+    assert said.count("Traceback (most recent call last)") == 1, said
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert "Exception ignored" not in said
+
+
+WAITS = {
+    "pull": 'client.pull("rows", ids)',
+    "pull inside with": 'with client:\n    client.pull("rows", ids)',
+    "pull_async": 'client.pull_async("rows", ids).result()',
+    "pull_async inside with": 'with client:\n    client.pull_async("rows", ids).result()',
+    "flush": "client.flush()",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_a_wait_and_the_process(cluster: ps.LocalCluster, wait: str) -> None:
+    with running(cluster, f"client.end_step()\n{WAITS[wait]}") as process:
+        poll_until(is_parked(cluster, SERVERS))
+        process.send_signal(signal.SIGINT)
+        assert_interrupted(process)
+    poll_until(is_parked(cluster, 0))
+
+
+# A thread sends the signal to its own process, once the main thread is in the call that carries the push.
+INTERRUPTED_PUSH = """
+def interrupt() -> None:
+    while True:
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None:
+            if frame.f_code.co_name == "_exchange" and "Push" in str(frame.f_locals.get("method")):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            frame = frame.f_back
+
+def push_interrupted() -> None:
+    gradients = np.ones((ids.size, 4), np.float32)
+    print(f"before {client.pull('counts', ids).sum()}", flush=True)
+    input()
+    threading.Thread(target=interrupt).start()
+    try:
+        client.push("counts", ids, gradients)
+    finally:
+        gradients[:] = 5  # it is the caller's again
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("part_size_bytes", [1 << 20, 1_024], ids=["one message", "many parts"])
+def test_a_push_that_ctrl_c_interrupted_can_be_sent_again_and_counts_once(cluster: ps.LocalCluster, part_size_bytes: int) -> None:
+    script = """
+threads = set(threading.enumerate())
+try:
+    push_interrupted()
+except KeyboardInterrupt as error:
+    kept = error  # and with it every frame, as a notebook does
+input()
+for thread in set(threading.enumerate()) - threads:
+    if thread.daemon:  # gRPC's own: it sent the parts
+        thread.join(20)
+        assert not thread.is_alive(), thread
+client.retry_push()
+print(f"after {client.pull('counts', ids).sum()}", flush=True)
+"""
+    with running(cluster, INTERRUPTED_PUSH + script, part_size_bytes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        before = float(process.stdout.readline().removeprefix("before "))
+        with stopped(cluster) as go_on:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "interrupted\n"
+            go_on()
+            shown, said = process.communicate("\n", timeout=60)
+    assert (process.returncode, said) == (0, "")
+    assert shown == f"after {before - 4_000}\n"
+
+
+@pytest.mark.parametrize("block", ["push_interrupted()", "with client:\n    push_interrupted()"], ids=["alone", "inside with"])
+@pytest.mark.parametrize("part_size_bytes", [1 << 20, 1_024], ids=["one message", "many parts"])
+def test_ctrl_c_in_a_push_ends_the_process(cluster: ps.LocalCluster, part_size_bytes: int, block: str) -> None:
+    with running(cluster, INTERRUPTED_PUSH + block, part_size_bytes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("before ")
+        with stopped(cluster):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            assert_interrupted(process)
+
+
+UNCLOSED = {
+    "idle": 'client.pull("counts", ids)',
+    "in a step": 'client.push("rows", ids, np.ones((1_000, 4), np.float32))',
+    "with a pull that waits": 'client.end_step()\nhandle = client.pull_async("rows", ids)',
+    "with an export half read": """
+client.push("counts", ids, np.ones((1_000, 4), np.float32))
+parts = client.export_iter("counts")
+next(parts)
+""",
+    "an observer": "observer = ps.connect(sys.argv[1])\nobserver.stats()",
+}
+
+
+@pytest.mark.parametrize("state", UNCLOSED)
+def test_a_script_that_forgets_close_ends_without_a_word(cluster: ps.LocalCluster, state: str) -> None:
+    with running(cluster, f"{UNCLOSED[state]}\nprint('end', flush=True)") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "end\n"
+        _, said = process.communicate(timeout=ENDS_WITHIN_S)
+    assert (process.returncode, said) == (0, "")
+    poll_until(is_parked(cluster, 0))
+
+
+# The child leaves by sys.exit: through every `with`, atexit's callbacks and the end of the interpreter.
+FORKS = {
+    "fork": """
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+""",
+    "multiprocessing": """
+import multiprocessing
+child = multiprocessing.get_context("fork").Process(target=print, args=("child",))
+child.start()
+child.join()
+code = child.exitcode
+""",
+}
+
+
+@pytest.mark.parametrize("fork", FORKS)
+def test_a_forked_child_that_leaves_us_alone_disturbs_nothing(fork: str) -> None:
+    script = f"""
+import os, sys
+import numpy as np
+import ps_worker as ps
+
+ids, ones = np.arange(100), np.ones((100, 4), np.float32)
+with ps.local_cluster(servers=2) as cluster, ps.connect(cluster.address, rank=0, world_size=1, mode=ps.Sync()) as client:
+    client.create_table(ps.TableSpec("rows", dim=4, optimizer=ps.SGD(lr=1.0)))
+    client.push("rows", ids, ones)
+    waiting = client.push_async("rows", ids, ones)  # the client has threads of its own now
+    waiting.result()
+    before = client.stats()
+{textwrap.indent(FORKS[fork], "    ")}
+    after = client.stats()
+    assert code == 0, code
+    assert after == before, (before, after)
+    client.end_step()
+    client.flush()
+    assert (client.pull("rows", ids) == -2).all()
+    assert client.incarnation == 1
+print("parent")
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[-1] == "parent"

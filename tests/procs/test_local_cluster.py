@@ -1,0 +1,113 @@
+"""`ps.local_cluster`: started, known by address and pids, gone afterwards, however it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from polling import poll_until
+from procs.started import rowstead
+from ps_proto.errors import ClientClosed, ClusterFailed, InvalidRequest
+from ps_worker.local_cluster import local_cluster
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_cluster_is_ready_and_then_gone(tmp_path: Path) -> None:
+    with local_cluster(servers=2, log_dir=tmp_path) as cluster:
+        pids = cluster.pids
+        assert list(pids) == ["coordinator", "server-0", "server-1"]
+        report = json.loads(rowstead("status", cluster.address, "--json").stdout)
+        assert [(server["name"], server["state"]) for server in report["servers"]] == [("server-0", "serving"), ("server-1", "serving")]
+    assert all(is_gone(pid) for pid in pids.values())
+    assert cluster.pids == {}
+    for name in pids:
+        log = (tmp_path / f"{name}.log").read_text()
+        assert "stopping" in log  # asked, not killed
+        assert "Traceback" not in log
+    with pytest.raises(ClientClosed):
+        _ = cluster.address
+
+
+def test_an_exception_in_the_block_leaves_no_process() -> None:
+    pids = {}
+
+    def interrupted() -> None:
+        with local_cluster(servers=1) as cluster:
+            pids.update(cluster.pids)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(pids) == 2
+    assert all(is_gone(pid) for pid in pids.values())
+
+
+def test_start_and_stop_by_hand_may_be_repeated() -> None:
+    cluster = local_cluster(servers=1)
+    cluster.stop()
+    first = cluster.start().pids
+    assert cluster.start().pids == first
+    cluster.stop()
+    cluster.stop()
+    assert all(is_gone(pid) for pid in first.values())
+
+
+def test_a_server_that_ends_while_starting_is_named_with_its_last_words() -> None:
+    with pytest.raises(ClusterFailed) as caught:
+        local_cluster(servers=1, rows_max=-1).start()
+    assert caught.value.process == "server-0"
+    assert caught.value.reason == "ended with exit code 2"
+    assert caught.value.last_lines == "rows_max is '-1' (from --rows-max), but should be greater than or equal to 1."
+
+
+def test_a_coordinator_that_ends_while_starting_is_named_with_its_last_words() -> None:
+    with pytest.raises(ClusterFailed) as caught:
+        local_cluster(servers=1, log_level="loud").start()
+    assert (caught.value.process, caught.value.reason) == ("coordinator", "ended with exit code 2")
+    assert caught.value.last_lines.startswith("log_level is 'loud' (from --log-level), but should be 'debug', ")
+
+
+def test_a_cluster_that_is_not_ready_in_time_is_an_error_and_leaves_no_process() -> None:
+    with pytest.raises(ClusterFailed, match=r"within 0\.01 s"):
+        local_cluster(servers=1, timeout_s=0.01).start()
+
+
+def test_a_clusters_processes_follow_its_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWSTEAD_SERVER_HOST", "no-such-host.invalid")
+    monkeypatch.setenv("ROWSTEAD_COORDINATOR_PORT", "not a number")
+    with local_cluster(servers=1) as cluster:
+        assert cluster.address.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("servers", [0, -1, 257, True, 1.5, "2"])
+def test_a_number_of_servers_that_cannot_be_is_refused(servers: int) -> None:
+    with pytest.raises(InvalidRequest, match="servers is"):
+        local_cluster(servers=servers)
+
+
+def test_no_orphan_is_left_when_the_user_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import time
+from ps_worker.local_cluster import local_cluster
+cluster = local_cluster(servers=1, log_dir={str(tmp_path)!r}).start()
+print(*cluster.pids.values(), flush=True)
+time.sleep(3600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as user:
+        try:
+            assert user.stdout is not None
+            pids = [int(pid) for pid in user.stdout.readline().split()]
+        finally:
+            user.kill()
+    assert len(pids) == 2
+    for pid in pids:
+        poll_until(lambda pid=pid: is_gone(pid), timeout_s=10)  # type: ignore[misc]  # mypy does not see the type of a bound default

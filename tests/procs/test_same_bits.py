@@ -1,0 +1,31 @@
+"""Real processes: the same bits with any number of servers, with parts of any size, and through a network that loses and doubles."""
+
+from pathlib import Path
+
+import pytest
+
+import ps_worker as ps
+from jobs import checksum
+from naive.training import train as train_in_one_process
+from procs.proxied import proxied_cluster
+from procs.ranks import train
+
+WORKERS, STEPS = 2, 15
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return checksum(train_in_one_process(WORKERS, STEPS))
+
+
+@pytest.mark.parametrize(("servers", "part_size_bytes"), [(1, 1 << 20), (2, 4096), (5, 100)])
+def test_servers_and_parts_change_no_bit(servers: int, part_size_bytes: int, reference: str) -> None:
+    with ps.local_cluster(servers=servers) as cluster:
+        assert checksum(train(cluster.address, WORKERS, STEPS, part_size_bytes)) == reference  # type: ignore[arg-type]
+
+
+def test_lost_and_doubled_messages_change_no_bit(tmp_path: Path, reference: str) -> None:
+    with proxied_cluster(tmp_path, servers=2, seed=11, lose=0.1, double=0.1) as cluster:
+        assert checksum(train(cluster.address, WORKERS, STEPS, 1 << 20)) == reference  # type: ignore[arg-type]
+        for kind in ("request lost", "answer lost", "request doubled"):
+            assert cluster.faults(kind) > 0, kind
