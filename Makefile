@@ -8,15 +8,17 @@ TEST ?=
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
+KERNEL_TESTS := hashing partition index slab table initializers optimizers window staging arrays click_log
 
 .DEFAULT_GOAL := help
-.PHONY: help install protos check test deep demo clean
+.PHONY: help install protos check test nojit deep demo clean
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
 	@echo "make demo      train a click model with 2 servers and 2 workers in each mode (DATA=train.tsv.gz TEST=test.tsv.gz)"
 	@echo "make test      run the whole suite, then the tests that need gigabytes, alone"
-	@echo "make check     format, lint, types, import layers, generated protos"
+	@echo "make nojit     run the tests of the kernels with the kernels as plain Python"
+	@echo "make check     format, lint, types, import layers, generated protos, examples in docstrings"
 	@echo "make deep      run the longer searches of the property tests"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
@@ -47,10 +49,18 @@ check: $(STAMP)
 	rm -rf build/protos
 	$(BIN)/python proto/generate.py build/protos
 	@for module in build/protos/ps_proto/*; do cmp "$$module" "proto/ps_proto/$${module##*/}" || { echo "Run 'make protos'." >&2; exit 1; }; done
+	@for module in proto/ps_proto/*_pb2*.py*; do [ -e "build/protos/ps_proto/$${module##*/}" ] || \
+	  { echo "$$module belongs to no .proto file: remove it." >&2; exit 1; }; done
+	$(BIN)/pytest -q --doctest-modules sharding proto/ps_proto ps_worker/cli/script_tokens.py
 
-test: $(STAMP)
+test: $(STAMP) nojit
 	$(BIN)/pytest -m "not large and not deep"
 	$(BIN)/pytest -m large --timeout 900 -o faulthandler_timeout=880
+
+# The kernels as plain Python: an index out of bounds is an error here, and memory of somebody else's where they are compiled. Tests of
+# distributions look at too many numbers for that.
+nojit: $(STAMP)
+	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -q -k "not (evenly or moments or uncorrelated)" $(KERNEL_TESTS:%=tests/test_%.py)
 
 deep: $(STAMP)
 	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500

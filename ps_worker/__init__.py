@@ -5,6 +5,8 @@
     router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers
     driver.py         runs the protocol over a transport; transport/ what carries the calls
     local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints
+    keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
+    prefetch/         reading ahead of the training: rows that travel while the batch before computes
     session.py        init and the session: a training script's place in its job, which place.py reads from the environment
     launch/           `rowstead launch` and `ps-worker`; cli/ the command `rowstead`
 
@@ -20,13 +22,17 @@ from ps_proto.errors import (
     BarrierTimeout,
     ClientClosed,
     ClusterFailed,
+    CorruptFile,
     InternalError,
     InvalidRequest,
     JobMismatch,
+    LoadFailed,
+    NoSavedModel,
     NotOwner,
     ObserverCannot,
     Overloaded,
     ParameterServerError,
+    PushPartlyTaken,
     Recovering,
     RequestTooLarge,
     RowsUnset,
@@ -64,7 +70,12 @@ if TYPE_CHECKING:
     from ps_worker import optim as optim
     from ps_worker.client import Client, connect
     from ps_worker.driver import Handle
+    from ps_worker.keeping.loading import load as load
+    from ps_worker.keeping.saving import save as save
+    from ps_worker.keeping.serving import to_torch as to_torch
     from ps_worker.local_cluster import LocalCluster, local_cluster
+    from ps_worker.prefetch import prefetch as prefetch
+    from ps_worker.records import Records
     from ps_worker.session import Session, init
     from ps_worker.session import current_session as session
 
@@ -73,12 +84,17 @@ _HOMES = {
     "Client": "ps_worker.client",
     "Handle": "ps_worker.driver",
     "LocalCluster": "ps_worker.local_cluster",
+    "Records": "ps_worker.records",
     "Session": "ps_worker.session",
     "Stats": "ps_proto.requests",
     "connect": "ps_worker.client",
     "init": "ps_worker.session",
+    "load": "ps_worker.keeping.loading",
     "local_cluster": "ps_worker.local_cluster",
+    "prefetch": "ps_worker.prefetch",
+    "save": "ps_worker.keeping.saving",
     "session": "ps_worker.session:current_session",
+    "to_torch": "ps_worker.keeping.serving",
 }
 _ROOMS = ("nn", "optim")  # the subpackages that users name
 
@@ -94,19 +110,24 @@ __all__ = [
     "ClientClosed",
     "ClusterFailed",
     "Constant",
+    "CorruptFile",
     "Handle",
     "Initializer",
     "InternalError",
     "InvalidRequest",
     "JobMismatch",
+    "LoadFailed",
     "LocalCluster",
     "Mode",
+    "NoSavedModel",
     "Normal",
     "NotOwner",
     "ObserverCannot",
     "Optimizer",
     "Overloaded",
     "ParameterServerError",
+    "PushPartlyTaken",
+    "Records",
     "Recovering",
     "RequestTooLarge",
     "RowsUnset",

@@ -54,10 +54,19 @@ class Child:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Return the exit code once the process has ended, negative for a signal's number; else None."""
-        if self._process.returncode is None and self._has_ended():
-            self._kill_group()  # before it is reaped: until then its group's number is nobody else's
-            self._process.wait()
+        """Return the exit code once the process has ended, negative for a signal's number; else None.
+
+        It is 0 for one whose code was lost, because this process ignores SIGCHLD.
+        """
+        if self._process.returncode is None:
+            try:
+                has_ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            except ChildProcessError:  # it was reaped already, as happens where SIGCHLD is ignored: its number may be somebody else's
+                self._process.wait()
+            else:
+                if has_ended:
+                    self._kill_group()  # before it is reaped: until then its group's number is nobody else's
+                    self._process.wait()
         return self._process.returncode
 
     def check(self) -> None:
@@ -88,9 +97,6 @@ class Child:
             if time.monotonic() >= deadline_s:
                 self.kill()
             time.sleep(POLL_S)
-
-    def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError):

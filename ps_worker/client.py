@@ -4,13 +4,18 @@ A client is used by one thread at a time; what `pull_async` and `push_async` que
 """
 
 import logging
+import math
+import operator
+import os
 import random
 import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
@@ -23,14 +28,25 @@ from ps_proto.requests import OBSERVER, Ids, Rows, Stats
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Patience, World
 from ps_worker.driver import Driver, Handle, Lane, Transport
-from ps_worker.exporting import open_export
+from ps_worker.exporting import TableExport, open_export
 from ps_worker.inputs import as_ids, as_rows
 from ps_worker.protocol import Worker
+from ps_worker.records import Records, pack, unpack
 from ps_worker.transport.grpc import GrpcTransport
 
 log = logging.getLogger("rowstead")
 
 Gradients = Mapping[str, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class _Later:
+    """A pull for step `step` that the modes of its tables do not let begin yet."""
+
+    tables: list[str]
+    step: int
+    handle: Handle[Any]
+    start: Callable[[], None]
 
 
 def connect(
@@ -55,11 +71,9 @@ def connect(
     InvalidRequest.
     """
     for name, value in (("rpc_timeout_s", rpc_timeout_s), ("retry_timeout_s", retry_timeout_s), ("wait_timeout_s", wait_timeout_s)):
-        if not value > 0:
-            raise InvalidRequest(name, repr(value), "a number of seconds above 0")
-    for name, number in (("rank", rank), ("world_size", world_size)):
-        if number is not None and (not isinstance(number, int) or not 0 <= number < 2**31):
-            raise InvalidRequest(name, repr(number), "a whole number from 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InvalidRequest(name, repr(value), "a finite number of seconds above 0")
+    rank, world_size = _whole("rank", rank), _whole("world_size", world_size)
     if mode is not None and not isinstance(mode, Mode):
         raise InvalidRequest("mode", repr(mode), "a mode such as ps.Sync()")
     if (rank is None) != (world_size is None):
@@ -78,8 +92,9 @@ class Client:
         world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait)
         self._worker = Worker(address, world, patience)
         self._driver = Driver(transport)
-        self._pulls, self._pushes = Lane(self._driver, "pull"), Lane(self._driver, "push")
-        self._later: list[tuple[int, Handle[Any], Callable[[], None]]] = []  # pulls for steps to come: (step, handle, start)
+        self._pulls, self._pushes, self._barriers = [Lane(self._driver, name) for name in ("pull", "push", "barrier")]
+        self._later: list[_Later] = []
+        self._owner = os.getpid()
         self._is_closed = False
         _clients.add(self)
         try:
@@ -130,6 +145,12 @@ class Client:
             raise InvalidRequest("spec", repr(spec), "a TableSpec such as ps.TableSpec('user', dim=64)")
         return self._pushes.run(self._worker.create_table(spec))
 
+    def spec(self, table: str) -> TableSpec:
+        """Return a table as it stands, with the hyperparameters of its first creator; UnknownTable where nobody created it."""
+        self._check_open("ask for a table")
+        self._know(table)
+        return self._worker.tables[table]
+
     def set_optimizer(self, table: str, optimizer: Optimizer) -> None:
         """Use other hyperparameters from this step on, such as ps.Adagrad(lr=0.01); the kind must stay."""
         self._check_open("set an optimizer")
@@ -161,25 +182,35 @@ class Client:
         step read already, and then does not see this worker's pushes in between; otherwise when `end_step` has brought the client there.
         """
         wanted = self._wanted(table, ids)
-        step = self.clock if clock is None else clock
+        asked = _whole("clock", clock)
+        step = self.clock if asked is None else asked
         if step < self.clock:
             raise InvalidRequest("clock", str(step), f"at least {self.clock}, the step at work")
         handle: Handle[Any] = Handle(Future())
-        start = partial(self._start_pull, handle, table, wanted, step)
-        if self._worker.may_ask_ahead([name for name, _ in wanted], step):
-            start()
+        later = _Later([name for name, _ in wanted], step, handle, partial(self._start_pull, handle, table, wanted, step))
+        if self.can_pull_ahead(later.tables, step):
+            later.start()
         else:
-            self._later.append((step, handle, start))
+            self._later.append(later)
         return handle
+
+    def can_pull_ahead(self, tables: Sequence[str], clock: int) -> bool:
+        """Return whether the mode lets step `clock` read these tables before this worker has reached it."""
+        self._know(*tables)
+        return self._worker.may_ask_ahead(tables, clock)
 
     def _start_pull(self, handle: Handle[Any], table: str | Mapping[str, Any], wanted: list[tuple[str, Ids]], step: int) -> None:
         self._pulls.submit(self._worker.pull(wanted, step), lambda rows: _shaped(table, rows), handle)
 
     def _start_pulls_that_may(self) -> None:
-        due = [start for step, _, start in self._later if step <= self.clock]
-        self._later = [later for later in self._later if later[0] > self.clock]
-        for start in due:
-            start()
+        pulls, self._later = self._later, []
+        for later in pulls:
+            if later.handle.is_cancelled:
+                continue
+            if self.can_pull_ahead(later.tables, later.step):
+                later.start()
+            else:
+                self._later.append(later)
 
     @overload
     def push(self, table: str, ids: Any, gradients: Any) -> None: ...
@@ -212,6 +243,26 @@ class Client:
         self._pushes.wait()
         self._pushes.run(self._worker.assign(self._given("assign rows", table, ids, rows), only_absent))
 
+    def restore(self, table: str, records: Records) -> None:
+        """Set rows with their state columns, at once and in every mode, as `export_records` gave them; the ids must not repeat.
+
+        The table must have an optimizer of the same kind: InvalidRequest says how its state columns lie where they differ.
+        """
+        self._check_open("restore rows")
+        self._know(table)
+        ids = as_ids(f"ids of table {table!r}", records.ids)
+        rows = as_rows(f"rows of table {table!r}", records.rows, ids.size, self._worker.tables[table].dim)
+        packed, columns = pack(rows, records.state)
+        self._pushes.wait()
+        self._pushes.run(self._worker.restore(table, ids, packed, columns))
+
+    def clear(self, table: str) -> None:
+        """Drop all rows of a table, with their state, at once and in every mode; afterwards its ids read as their initial values."""
+        self._check_open("clear a table")
+        self._know(table)
+        self._pushes.wait()
+        self._pushes.run(self._worker.clear(table))
+
     # --- steps -----------------------------------------------------------------------------------------------------------------
 
     def end_step(self) -> None:
@@ -222,18 +273,29 @@ class Client:
         self._check_open("end a step")
         if self._worker.has_synchronous_tables:
             self._pulls.wait()  # a pull reads this step: once it is over, the servers may go on to the next one
+        self._pushes.raise_unheard()
         self._pushes.run(self._worker.end_step())
         self._start_pulls_that_may()
 
     def flush(self) -> None:
         """Wait until every finished step of this worker is in the rows (of synchronous tables: until the other ranks finished it too)."""
         self._check_open("flush")
+        self._pushes.raise_unheard()
         self._pushes.run(self._worker.flush())
 
     def barrier(self) -> None:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
         self._check_open("wait at a barrier")
-        self._pushes.run(self._worker.barrier())
+        self._pushes.run(self._worker.announce())  # who is yet to come may read the next step first, such as to evaluate
+        self._barriers.run(self._worker.barrier())
+
+    def agree_async(self, value: int) -> Handle[int]:
+        """Queue a barrier to which this rank brings `value`; the handle's result is the least that a rank which has not left brought.
+
+        Barriers meet in the order in which each rank asks for them: all ranks must ask for the same ones.
+        """
+        self._check_open("agree")
+        return self._barriers.submit(self._worker.barrier(value))
 
     # --- looking -----------------------------------------------------------------------------------------------------------------
 
@@ -248,8 +310,21 @@ class Client:
     def export_iter(self, table: str) -> Iterator[tuple[Ids, Rows]]:
         """Yield every row held in parts of some MiB, ids ascending over all parts, as of the instant of the first."""
         self._check_open("export")
+        yield from self._parts(self._open_export(table))
+
+    def export_records(self, table: str) -> Iterator[Records]:
+        """Yield every row held with its state columns, otherwise as `export_iter`."""
+        self._check_open("export")
+        export = self._open_export(table, with_state=True)
+        with closing(self._parts(export)) as parts:
+            for ids, records in parts:
+                yield unpack(ids, records, export.columns)
+
+    def _open_export(self, table: str, with_state: bool = False) -> TableExport:
         self._know(table)
-        export = self._driver.run(open_export(self._worker, table))
+        return self._driver.run(open_export(self._worker, table, with_state))
+
+    def _parts(self, export: TableExport) -> Generator[tuple[Ids, Rows], None, None]:
         while (part := self._driver.run(export.next_part())) is not None:
             try:
                 yield part
@@ -273,7 +348,7 @@ class Client:
             return
         try:
             self._pulls.wait()
-            self._pushes.wait()
+            self._pushes.raise_unheard()
             if self.rank is not None:
                 self._driver.run(self._worker.leave())
         finally:
@@ -286,12 +361,14 @@ class Client:
 
     def _disconnect(self) -> None:
         self._is_closed = True
-        for _, handle, _ in self._later:
-            handle.fail(ClientClosed("pull for a step that it does not reach"))
+        for later in self._later:
+            if not later.handle.is_cancelled:
+                later.handle.fail(ClientClosed("pull for a step that it does not reach"))
         self._later.clear()
         self._driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
         self._pulls.close()
         self._pushes.close()
+        self._barriers.close()
         self._driver.close()
 
     def __enter__(self) -> Self:
@@ -345,6 +422,19 @@ def _by_table(table: str | Mapping[str, Any], given: Any) -> Mapping[str, Any]:
     return {table: given}
 
 
+def _whole(name: str, given: Any) -> int | None:
+    """Return a whole number from 0 to 2**31 - 1, numpy's too; None stays None."""
+    if given is None:
+        return None
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = -1
+    if isinstance(given, bool) or not 0 <= number < 2**31:
+        raise InvalidRequest(name, repr(given), f"a whole number from 0 to {2**31 - 1}")
+    return number
+
+
 def _shaped(table: str | Mapping[str, Any], rows: list[Rows]) -> Any:
     return dict(zip(table, rows, strict=True)) if isinstance(table, Mapping) else rows[0]
 
@@ -363,7 +453,8 @@ _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 def _disconnect_all() -> None:
     """End what is under way of clients that nobody closed, so that the interpreter can end; none leaves its job."""
     for client in list(_clients):
-        client._disconnect()
+        if client._owner == os.getpid():  # in a fork, a DataLoader's child say, neither its threads nor its connections are there
+            client._disconnect()
 
 
 # Not atexit: by then the interpreter has waited for the threads of every executor, and one of ours may be in a wait of minutes.

@@ -8,6 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from ps_proto.errors import ParameterServerError
 from ps_worker.asking import Call, Exchange, Operation
 
+CALLS_MAX = 512  # threads, made as they are needed: a pull and a push at once to the most servers that a cluster has
+
 T = TypeVar("T")
 
 
@@ -28,17 +30,37 @@ class Handle(Generic[T]):
 
     def __init__(self, future: "Future[T]") -> None:
         self._future = future
+        self._is_heard = False
 
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the result and return it, or raise the error it ended in; TimeoutError after `timeout_s`."""
-        return self._future.result(timeout_s)
+        try:
+            return self._future.result(timeout_s)
+        finally:
+            self._is_heard = self._future.done()
+
+    def raise_unheard(self) -> None:
+        """Raise the error of one that has ended in it, unless `result` has told somebody."""
+        if not self._is_heard and not self._future.cancelled():
+            self.result()
 
     def done(self) -> bool:
         """Return whether it has ended."""
         return self._future.done()
 
+    def cancel(self) -> None:
+        """Let go of it: what has not begun never begins, and what has ends unheard."""
+        self._future.cancel()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was let go of before it began."""
+        return self._future.cancelled()
+
     def run(self, work: Callable[[], T]) -> None:
-        """Do the work and let its result or error be the handle's."""
+        """Do the work and let its result or error be the handle's; one that is cancelled is not done."""
+        if not self._future.set_running_or_notify_cancel():
+            return
         try:
             self._future.set_result(work())
         except BaseException as error:
@@ -54,7 +76,7 @@ class Driver:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="rowstead-call")
+        self._calls = ThreadPoolExecutor(max_workers=CALLS_MAX, thread_name_prefix="rowstead-call")
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation to its end; return its result or raise its error."""
@@ -97,6 +119,7 @@ class Lane:
         self._driver = driver
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"rowstead-{name}")
         self._last: Future[Any] | None = None
+        self._handles: list[Handle[Any]] = []
 
     def run(self, operation: Operation[T]) -> T:
         """Run it in the caller's thread once what was queued before has ended."""
@@ -109,12 +132,20 @@ class Lane:
         """Queue it; the result of the handle, a new one unless given, is `then(its result)`."""
         handle = handle or Handle(Future())
         self._last = self._thread.submit(handle.run, lambda: then(self._driver.run(operation)))
+        self._handles.append(handle)
         return handle
 
     def wait(self) -> None:
         """Wait until what is queued has ended, well or not: its own handle says how."""
         if self._last is not None:
             self._last.exception()
+
+    def raise_unheard(self) -> None:
+        """Wait for what is queued, and raise the first error whose handle nobody has asked for its result: it must not vanish."""
+        self.wait()
+        handles, self._handles = self._handles, []
+        for handle in handles:
+            handle.raise_unheard()
 
     def close(self) -> None:
         """Let what is queued end, then end the thread."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ps_proto.requests import CloseExport, ExportPart, Fence, Ids, ReadExport, Rows
+from ps_proto.requests import CloseExport, ColumnLayout, ExportPart, Fence, Ids, ReadExport, Rows
 from ps_worker.asking import Operation
 from ps_worker.protocol import Worker
 
@@ -28,16 +28,17 @@ class _Stream:
 
 @dataclass
 class TableExport:
-    """Reads one table; made by `open_export`, and read until `next_part` returns None."""
+    """Reads one table; made by `open_export`, and read until `next_part` returns None. `columns`: the state columns behind each row."""
 
     worker: Worker
     table: str
+    columns: tuple[ColumnLayout, ...]
     rows_max: int
     fence: Fence
     streams: dict[str, _Stream] = field(default_factory=dict)
 
     def next_part(self) -> Operation[tuple[Ids, Rows] | None]:
-        """Return the next ids uint64[n], ascending, and rows float32[n, dim]; None after the last."""
+        """Return the next ids uint64[n], ascending, and rows float32[n, dim], or records where they were asked for; None after the last."""
         empty = {server: stream for server, stream in self.streams.items() if not stream.ids.size and not stream.is_read}
         if empty:
             asked = {server: ReadExport(self.fence, stream.export, stream.rows_read, self.rows_max) for server, stream in empty.items()}
@@ -72,11 +73,12 @@ class TableExport:
         self.streams.clear()
 
 
-def open_export(worker: Worker, table: str) -> Operation[TableExport]:
-    """Open a snapshot of the table on every server."""
-    opened = yield from worker.open_exports(table)
-    dim = worker.tables[table].dim
-    export = TableExport(worker, table, max(1, PART_BYTES // (8 + 4 * dim)), worker.fence())
+def open_export(worker: Worker, table: str, with_state: bool = False) -> Operation[TableExport]:
+    """Open a snapshot of the table on every server; `with_state`: of whole records."""
+    opened = yield from worker.open_exports(table, with_state)
+    columns = next(iter(opened.values())).columns
+    width = worker.tables[table].dim + sum([column.words for column in columns])
+    export = TableExport(worker, table, columns, max(1, PART_BYTES // (8 + 4 * width)), worker.fence())
     for server, answer in opened.items():
-        export.streams[server] = _Stream(answer.export, answer.rows_count, 0, np.empty(0, np.uint64), np.empty((0, dim), np.float32))
+        export.streams[server] = _Stream(answer.export, answer.rows_count, 0, np.empty(0, np.uint64), np.empty((0, width), np.float32))
     return export

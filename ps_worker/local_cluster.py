@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ps_proto.errors import ClientClosed, ClusterFailed, InvalidRequest, ParameterServerError
+from ps_proto.errors import ClusterFailed, InvalidRequest, ParameterServerError
 from ps_proto.requests import Cluster, GetCluster
 from ps_worker.child import Child
 from ps_worker.process_log import FileLogs, Logs
@@ -56,7 +56,7 @@ class LocalCluster:
     @property
     def address(self) -> str:
         if not self._address:
-            raise ClientClosed("say where its coordinator is")
+            raise ClusterFailed("The local cluster", "is not running: use it inside its with block, or after start()", "")
         return self._address
 
     @property

@@ -11,10 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ps_proto.errors import (
     InvalidRequest,
     NotOwner,
     ObserverCannot,
+    ParameterServerError,
+    PushPartlyTaken,
+    StaleIncarnation,
     StepPassed,
     TableMismatch,
     UnfinishedPush,
@@ -24,6 +29,8 @@ from ps_proto.requests import (
     OBSERVER,
     Assign,
     Barrier,
+    ClearTable,
+    ColumnLayout,
     CreateTable,
     Fence,
     Finish,
@@ -44,6 +51,7 @@ from ps_proto.requests import (
 )
 from ps_proto.values import Async, BoundedStaleness, Mode, Optimizer, Sync, TableSpec
 from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
+from ps_worker.retry import is_refusal
 from ps_worker.router import Part, Wanted, join, route
 from sharding.finite import all_finite
 from sharding.partition import gather_rows, sum_repeats
@@ -57,7 +65,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A push or an assignment under its name, checked and merged: the same on every attempt."""
+    """A push, an assignment or a clearing under its name, checked and merged: the same on every attempt."""
 
     clock: int
     seq: int
@@ -65,6 +73,8 @@ class _Named:
     rows: tuple[Rows, ...]
     assign: bool
     only_absent: bool = False
+    columns: tuple[ColumnLayout, ...] = ()
+    clears: str | None = None  # the table that loses its rows; then there are no tables and rows
 
     def copied(self) -> "_Named":
         """Return it with arrays of its own: the caller may change theirs once the call has ended."""
@@ -140,7 +150,7 @@ class Worker:
     def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int) -> Operation[None]:
         """Take a rank in the job. `nonce`: a random uint64, so that a repeated message does not fence the worker that it made."""
         yield from self.observe()
-        joined = yield from self._ask_coordinator(JoinJob(rank, world_size, mode, nonce))
+        joined = yield from self._ask_coordinator(JoinJob(rank, world_size, mode, nonce, self._wait_s))
         self.rank, self.incarnation, self.clock = rank, joined.incarnation, joined.clock
         self.mode, self.world_size, self.timeline, self._barrier = joined.mode, joined.world_size, joined.timeline, joined.barrier
         self._take_map(joined.shard_map)
@@ -176,7 +186,7 @@ class Worker:
     def create_table(self, spec: TableSpec) -> Operation[TableSpec]:
         """Create the table, or check that the one that exists is the same; return it as it stands."""
         self._check_ranked("create a table")
-        created = yield from self._ask_coordinator(CreateTable(spec))
+        created = yield from self._ask_coordinator(CreateTable(spec, self._wait_s))
         self.tables[spec.name] = created.spec
         self._parameters[spec.name] = spec.optimizer.parameters()
         return TableSpec(**{**_fields(created.spec), "optimizer": spec.optimizer})
@@ -192,10 +202,9 @@ class Worker:
     def know(self, tables: Sequence[str]) -> Operation[None]:
         """Make sure that the specs of these tables are known; UnknownTable where one does not exist.
 
-        An observer that came before the job learns the mode here: without it, it could not tell which tables are synchronous.
+        An observer asks each time: jobs come and go under it, and with them the mode, by which it tells what is synchronous.
         """
-        knows_mode = self.rank != OBSERVER or self.mode is not None
-        if knows_mode and all([table in self.tables for table in tables]):
+        if self.rank != OBSERVER and all([table in self.tables for table in tables]):
             return
         cluster = yield from self._ask_coordinator(GetCluster())
         if self.rank == OBSERVER:
@@ -225,7 +234,7 @@ class Worker:
         """Return whether a pull for step `clock` could be answered before this worker has finished the steps up to it."""
         modes = [self.tables[table].mode or self.mode for table in tables]
         steps = clock - self.clock
-        return steps == 0 or all(
+        return steps <= 0 or all(
             [isinstance(mode, Async) or (isinstance(mode, BoundedStaleness) and mode.bound >= steps) for mode in modes]
         )
 
@@ -291,11 +300,29 @@ class Worker:
         self._check_ranked("assign rows")
         return self._send(self._name(tables, assign=True, only_absent=only_absent))
 
+    def restore(self, table: str, ids: Ids, records: Rows, columns: tuple[ColumnLayout, ...]) -> Operation[None]:
+        """Set whole records float32[n, width], row and state columns, at once and in every mode; ids must not repeat."""
+        self._check_ranked("restore rows")
+        return self._send(self._name([(table, ids, records)], assign=True, columns=columns))
+
+    def clear(self, table: str) -> Operation[None]:
+        """Drop all rows of a table on every server, at once and in every mode."""
+        self._check_ranked("clear a table")
+        self._seq += 1
+        return self._send(_Named(self.clock, self._seq, (), (), assign=True, clears=table))
+
     def retry_push(self) -> Operation[None]:
         """Send the push that was not acknowledged everywhere again, under its name; nothing to do where there is none."""
         return self._send(self._unacknowledged)
 
-    def _name(self, tables: Sequence[tuple[str, Ids, Rows]], assign: bool, only_absent: bool = False) -> _Named:
+    def _name(
+        self,
+        tables: Sequence[tuple[str, Ids, Rows]],
+        assign: bool,
+        only_absent: bool = False,
+        columns: tuple[ColumnLayout, ...] = (),
+    ) -> _Named:
+        state_words = sum([column.words for column in columns])
         wanted, rows = [], []
         for table, ids, given in tables:
             item = Wanted.of(table, ids)
@@ -303,13 +330,15 @@ class Worker:
                 raise InvalidRequest(
                     f"ids of table {table!r}", f"{ids.size} with {ids.size - item.ids.size} repeats", "each given once to assign"
                 )
-            if not all_finite(given):
-                raise InvalidRequest(f"rows of table {table!r}", "not finite (inf or nan)", "finite everywhere")
+            merged = given if item.inverse is None else sum_repeats(given, item.inverse, item.ids.size)
+            if not all_finite(np.ascontiguousarray(merged[:, : merged.shape[1] - state_words])):  # state may count, and be any bits
+                got = "not finite (inf or nan)" if item.inverse is None else "not finite (inf or nan) once repeats are summed"
+                raise InvalidRequest(f"rows of table {table!r}", got, "finite everywhere")
             wanted.append(item)
-            rows.append(given if item.inverse is None else sum_repeats(given, item.inverse, item.ids.size))
+            rows.append(merged)
         self._seq += 1
         self._has_pushed = self._has_pushed or not assign
-        return _Named(self.clock, self._seq, tuple(wanted), tuple(rows), assign, only_absent)
+        return _Named(self.clock, self._seq, tuple(wanted), tuple(rows), assign, only_absent, columns)
 
     def _send(self, named: _Named | None) -> Operation[None]:
         """Send each owner its part until all have acknowledged. One unacknowledged push per rank; it keeps its name (R2, R14)."""
@@ -317,20 +346,31 @@ class Worker:
             return
         if self._unacknowledged is not named:
             self.check_all_acknowledged()
-        yield from self.know([item.table for item in named.tables])
+        yield from self.know([item.table for item in named.tables] if named.clears is None else [named.clears])
         self._unacknowledged = named
         try:
             yield from self._announce()
             shard_map = self._map
             yield from self._under_newest_map(lambda: self._write(named, may_forget=self._map is shard_map))
             self._unacknowledged = None
+        except StaleIncarnation:
+            self._unacknowledged = None  # whatever became of it, this worker is not the one to go on
+            raise
+        except ParameterServerError as error:
+            if self._unacknowledged is not None and is_refusal(error):
+                raise PushPartlyTaken(named.clock, named.seq, str(error)) from error
+            raise
         finally:
             if self._unacknowledged is not None:
                 self._unacknowledged = named.copied()
 
     def _write(self, named: _Named, may_forget: bool) -> Operation[dict[str, Any]]:
         """Send each owner its part. `may_forget`: not after NotOwner, when some may have taken a part under the map before."""
-        bodies = {server: self._body(named, parts) for server, parts in route(named.tables, self._map).items()}
+        if named.clears is not None:
+            clear = ClearTable(self.fence(named.clock), named.seq, named.clears)
+            bodies: dict[str, Any] = {server.name: clear for server in self._map.servers}
+        else:
+            bodies = {server: self._body(named, parts) for server, parts in route(named.tables, self._map).items()}
         return self._ask(bodies, self._forget_push if may_forget else None)
 
     def _forget_push(self) -> None:
@@ -341,7 +381,7 @@ class Worker:
         tables = tuple([TableRows(named.tables[part.position].table, part.ids, _rows(named.rows[part.position], part)) for part in parts])
         fence = self.fence(named.clock)
         if named.assign:
-            return Assign(fence, named.seq, tables, named.only_absent)
+            return Assign(fence, named.seq, tables, named.only_absent, named.columns)
         changed = [
             Hyperparameters(part.table, self._parameters[part.table])
             for part in tables
@@ -379,14 +419,19 @@ class Worker:
         """Whether any table that this worker knows is synchronous."""
         return any([self._is_synchronous(table) for table in self.tables])
 
-    def _announce(self) -> Operation[None]:
+    def announce(self) -> Operation[None]:
+        """Tell every server what it has yet to hear about the step before; wait for nobody."""
+        return self._announce(waits=False)
+
+    def _announce(self, waits: bool = True) -> Operation[None]:
         """Tell every server what it has yet to hear about the step before.
 
         With synchronous tables it waits for the fold, so that a worker that never pulls stages no more than a step ahead of the others.
         """
         finished = self._finished
         if finished is not None:
-            yield from self._tell_all(Finish(self.fence(), finished, wait_s=self._wait_s if self.has_synchronous_tables else 0.0))
+            waits = waits and self.has_synchronous_tables
+            yield from self._tell_all(Finish(self.fence(), finished, wait_s=self._wait_s if waits else 0.0))
             self._announced(finished)
 
     def _announced(self, finished: Finished | None) -> None:
@@ -414,28 +459,31 @@ class Worker:
         self._announced(finished)
         yield from self._ask_coordinator(LeaveJob(self.rank, self.incarnation))
 
-    def barrier(self) -> Operation[None]:
-        """Wait until every rank that has not left is at its barrier."""
+    def barrier(self, value: int = 0) -> Operation[int]:
+        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""
         self._check_ranked("wait at a barrier")
-        yield from self._ask_coordinator(Barrier(self.rank, self.incarnation, self._barrier, self._wait_s))
+        passed = yield from self._ask_coordinator(Barrier(self.rank, self.incarnation, self._barrier, self._wait_s, value))
         self._barrier += 1
+        minimum: int = passed.minimum
+        return minimum
 
     # --- looking -----------------------------------------------------------------------------------------------------------------
 
-    def open_exports(self, table: str) -> Operation[dict[str, Any]]:
-        """Open a snapshot of the table on every server, synchronous tables at one and the same step (R19)."""
+    def open_exports(self, table: str, with_state: bool = False) -> Operation[dict[str, Any]]:
+        """Open a snapshot of the table on every server, synchronous tables at one and the same step (R19); `with_state`: of records."""
         yield from self.know([table])
         if self.rank != OBSERVER:
             yield from self._announce()
-        return (yield from self._under_newest_map(lambda: self._open_at_one_step(table)))
+        return (yield from self._under_newest_map(lambda: self._open_at_one_step(table, with_state)))
 
-    def _open_at_one_step(self, table: str) -> Operation[dict[str, Any]]:
+    def _open_at_one_step(self, table: str, with_state: bool) -> Operation[dict[str, Any]]:
         opened: dict[str, Any] = {}
         at_step, started_s = -1, self._asker.world.now_s()
         while True:
             late = [server.name for server in self._map.servers if server.name not in opened or opened[server.name].step < at_step]
             try:
-                opened |= yield from self._ask({server: OpenExport(self.fence(), table, self._wait_s, at_step) for server in late})
+                asked = OpenExport(self.fence(), table, self._wait_s, at_step, with_state)
+                opened |= yield from self._ask({server: asked for server in late})
             except StepPassed:
                 if self.rank != OBSERVER or self._has_waited_enough(started_s):
                     raise

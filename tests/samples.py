@@ -7,8 +7,11 @@ import numpy as np
 from ps_proto.requests import (
     Assign,
     Barrier,
+    BarrierPassed,
+    ClearTable,
     CloseExport,
     Cluster,
+    ColumnLayout,
     CreateTable,
     Done,
     ExportOpened,
@@ -49,6 +52,7 @@ FINISHED = Finished(6, (Hyperparameters("user", {"lr": 0.1, "eps": 1e-10}), Hype
 IDS = np.array([7, 0, 2**64 - 1, 2**63], dtype=np.uint64)
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 TABLES = (TableRows("user", IDS, ROWS), TableRows("item", IDS[:1], ROWS[:1, :2].copy()), TableRows("none", IDS[:0], ROWS[:0]))
+COLUMNS = (ColumnLayout("m", 64, "float32"), ColumnLayout("t", 1, "uint32"))
 SPECS = (
     TableSpec("user", 64, Adam(0.5, (0.8, 0.9), 1e-6), Normal(1.0, 2.0), 2**64 - 1, BoundedStaleness(3)),
     TableSpec("größe", 1, Adagrad(0.05, 0.1, 1e-3), Uniform(-0.01, 0.01), 7),
@@ -60,9 +64,10 @@ SHARD_MAP = ShardMap(
 REQUESTS: tuple[object, ...] = (
     Pull(FENCE, tuple(TableIds(table.table, table.ids) for table in TABLES), FINISHED, 2.5, 11),
     Push(FENCE, 3, TABLES, FINISHED.hyperparameters),
-    Assign(FENCE, 4, TABLES, True),
+    Assign(FENCE, 4, TABLES, True, COLUMNS),
+    ClearTable(FENCE, 5, "user"),
     Finish(FENCE, FINISHED, True, 1.5),
-    OpenExport(FENCE, "user", 2.0, 5),
+    OpenExport(FENCE, "user", 2.0, 5, True),
     ReadExport(FENCE, 17, 100, 50),
     CloseExport(FENCE, 17),
     GetStats(FENCE),
@@ -71,17 +76,17 @@ REQUESTS: tuple[object, ...] = (
     StartJob(5, 6, 8, BoundedStaleness(2), 12),
     FenceRank(5, 1, 4),
     ResolveRank(5, 1, 4, FINISHED, 7, True),
-    RegisterServer("server-0", "127.0.0.1:4001", 2.0),
-    JoinJob(1, 8, Sync(), 2**64 - 1),
+    RegisterServer("server-0", "127.0.0.1:4001", 2.0, 2**64 - 2),
+    JoinJob(1, 8, Sync(), 2**64 - 1, 4.0),
     LeaveJob(1, 4),
-    CreateTable(SPECS[1]),
+    CreateTable(SPECS[1], 5.0),
     GetCluster(3.0),
-    Barrier(1, 4, 9, 20.0),
+    Barrier(1, 4, 9, 20.0, -3),
 )
 REPLIES: tuple[object, ...] = (
     Pulled((ROWS, ROWS[:0], ROWS[:1, :2].copy()), 7),
     Done(7),
-    ExportOpened(17, 1_000, 7),
+    ExportOpened(17, 1_000, 7, COLUMNS),
     ExportPart(IDS, ROWS),
     Stats({"rows": 4.0, "wait_s": 0.25}, {"user": {"rows": 4.0}, "item": {}}),
     RankFenced(FINISHED, -1, 7, True),
@@ -89,6 +94,7 @@ REPLIES: tuple[object, ...] = (
     JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS),
     TableCreated(SPECS[0]),
     Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}),
+    BarrierPassed(-3),
 )
 
 

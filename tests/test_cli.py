@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cyclopts import App
 
-from ps_proto.errors import MapBehind, Unreachable
+from ps_proto.errors import MapBehind, Recovering, Unreachable
 from ps_proto.requests import Cluster, Fence, GetCluster, GetStats, Stats
 from ps_proto.values import SGD, Adagrad, Async, Sync, TableSpec
 from ps_server.coordinator.command import coordinator
@@ -162,6 +162,23 @@ def test_status_as_json_has_the_same_numbers() -> None:
         "rows": {},
     }
     assert report["tables"][1] == {"name": "user", "dim": 64, "optimizer": "adagrad", "mode": None, "rows": 1_234}
+
+
+@pytest.mark.parametrize("address", ["localhost", "::1:80", "http://127.0.0.1:7070"])
+def test_status_of_what_is_no_address_is_wrong_usage(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "status", address) == 2
+    assert f"the coordinator's address is {address!r}, but must be host:port" in capsys.readouterr().err
+
+
+def test_status_counts_no_server_that_has_no_map() -> None:
+    def restarted(address: str, request: object, timeout_s: float, peer: str) -> object:
+        if isinstance(request, GetCluster):
+            return CLUSTER
+        raise Recovering(peer, "it has no shard map yet")
+
+    assert [server.state for server in collect(restarted, COORDINATOR, 1.5).servers] == ["refusing"] * 3
 
 
 def test_status_before_the_servers_are_there_says_so() -> None:

@@ -18,6 +18,7 @@ from ps_proto.errors import (
     InvalidRequest,
     JobMismatch,
     ObserverCannot,
+    PushPartlyTaken,
     Recovering,
     RowsUnset,
     StaleIncarnation,
@@ -28,10 +29,11 @@ from ps_proto.errors import (
     UnknownTable,
     Unreachable,
 )
-from ps_proto.requests import Assign, CloseExport, Finish, JoinJob, LeaveJob, OpenExport, Pull, Push, ReadExport
+from ps_proto.requests import Assign, ClearTable, CloseExport, Finish, JoinJob, LeaveJob, OpenExport, Pull, Push, ReadExport
 from ps_proto.values import SGD, Adagrad, Adam, Assigned, Async, BoundedStaleness, Constant, Mode, Sync, TableSpec, Uniform
 from ps_worker.asking import Patience
 from ps_worker.client import Client, connect
+from ps_worker.records import Records
 
 BRIEF = Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=0.05, backoff=PATIENCE.backoff)
 USER = TableSpec("user", 3, SGD(1.0), Uniform(-0.5, 0.5), seed=7)
@@ -216,6 +218,97 @@ def test_rows_without_a_value_wait_for_rank_0() -> None:
         assert observer.pull("dense", [0]).tolist() == [[0, 0]]
 
 
+# --- rows with their state -------------------------------------------------------------------------------------------------------
+
+MOMENTS = TableSpec("user", 3, Adam(lr=0.5))
+
+
+def records_of(client: Client, table: str) -> Records:
+    return Records.joined(list(client.export_records(table)))
+
+
+def arrays_of(records: Records) -> list[npt.NDArray[Any]]:
+    return [records.ids, records.rows, *records.state.values()]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5])
+@each_mode
+def test_records_go_into_any_number_of_servers(servers: int, mode: Mode) -> None:
+    _, source = alone(mode, 2, MOMENTS)
+    _, target = alone(mode, servers, MOMENTS)
+    with source, target:
+        for _ in range(2):
+            source.push("user", np.arange(40), np.arange(120, dtype=np.float32).reshape(40, 3))
+            source.end_step()
+        saved = records_of(source, "user")
+        target.restore("user", saved)
+        back = records_of(target, "user")
+        assert saved.state["t"].tolist() == [[2]] * 40
+        assert list(saved.state) == ["m", "v", "t"]
+        assert [(array.dtype, array.tobytes()) for array in arrays_of(back)] == [
+            (array.dtype, array.tobytes()) for array in arrays_of(saved)
+        ]
+        for client in (source, target):
+            client.push("user", [1], ones(1))
+            client.end_step()
+        assert target.pull("user", [1]).tobytes() == source.pull("user", [1]).tobytes()
+
+
+def test_records_of_an_empty_table_have_no_part() -> None:
+    _, client = alone(Async(), 2, MOMENTS)
+    with client:
+        assert list(client.export_records("user")) == []
+
+
+def test_a_table_of_another_kind_does_not_take_the_records() -> None:
+    _, source = alone(Async(), 2, MOMENTS)
+    _, target = alone(Async(), 2, TableSpec("user", 3, Adagrad()))
+    with source, target:
+        source.push("user", np.arange(40), ones(40))
+        with pytest.raises(InvalidRequest, match=r"m float32\[3\], v float32\[3\], t uint32\[1\], but must be sum_of_squares float32\[3\]"):
+            target.restore("user", records_of(source, "user"))
+        assert target.export("user")[0].size == 0
+        target.push("user", [1], ones(1))  # nothing is unfinished
+
+
+@each_mode
+def test_a_cleared_table_is_as_new_on_every_server(mode: Mode) -> None:
+    _, client = alone(mode, 3, USER, ITEM)
+    with client:
+        new = client.pull("user", np.arange(40))
+        for _ in range(2):
+            client.push({"user": (np.arange(40), ones(40)), "item": ([1], ones(1, 2))})
+            client.end_step()
+        client.clear("user")
+        assert client.export("user")[0].size == 0
+        assert client.pull("user", np.arange(40)).tobytes() == new.tobytes()
+        assert client.export("item")[0].tolist() == [1]
+
+
+def test_a_clearing_whose_answer_is_lost_happens_once() -> None:
+    cluster, client = alone(Async(), 2, ITEM)
+    with client:
+        client.push("item", np.arange(40), ones(40, 2))
+        cluster.faults.append(Fault(ClearTable, "server-1:0"))
+        client.clear("item")
+        assert [type(body) for _, body in cluster.calls].count(ClearTable) == 3
+        client.push("item", np.arange(40), ones(40, 2))
+        assert client.pull("item", np.arange(40)).tolist() == ones(40, 2, -1.0).tolist()
+
+
+def test_an_observer_neither_restores_nor_clears() -> None:
+    cluster, client = alone(Async(), 2, ITEM)
+    with client, cluster.connect() as observer:
+        client.push("item", [1], ones(1, 2))
+        with pytest.raises(ObserverCannot, match="clear a table"):
+            observer.clear("item")
+        with pytest.raises(ObserverCannot, match="restore rows"):
+            observer.restore("item", records_of(observer, "item"))
+        assert client.spec("item") == ITEM
+        with pytest.raises(UnknownTable):
+            client.spec("nobody's")
+
+
 # --- what a user gets wrong ------------------------------------------------------------------------------------------------------
 
 
@@ -341,7 +434,7 @@ def test_ranks_that_ask_for_other_hyperparameters_of_a_synchronous_table_are_tol
 def test_a_full_table_refuses_and_the_worker_goes_on() -> None:
     _, client = alone(Async(), 1, ITEM, rows_max=3)
     with client:
-        with pytest.raises(TableFull, match="Table 'item' holds its maximum of 3 rows"):
+        with pytest.raises(TableFull, match="Table 'item' has no room beyond 3 rows"):
             client.push("item", np.arange(4), ones(4, 2))
         client.push("item", np.arange(3), ones(3, 2))
         assert client.export("item")[0].tolist() == [0, 1, 2]
@@ -520,10 +613,37 @@ def test_two_workers_in_threads_meet_at_a_barrier() -> None:
             assert outcome == [None]
 
 
+def test_who_is_at_a_barrier_lets_another_read_the_next_step_first() -> None:
+    cluster = InProcess()
+    with cluster.connect(0, 2, Sync()) as first, cluster.connect(1, 2, Sync()) as second:
+        for client in (first, second):
+            client.create_table(ITEM)
+            client.push("item", [1], ones(1, 2))
+            client.end_step()
+        thread, outcome = in_thread(second.barrier)
+        assert first.pull("item", [1]).tolist() == [[-1, -1]]  # the mean of both
+        assert not outcome
+        first.barrier()
+        thread.join()
+        assert outcome == [None]
+
+
 def test_a_barrier_that_nobody_else_reaches_names_the_rank() -> None:
     cluster = InProcess()
     with cluster.connect(0, 3, Async(), BRIEF) as client, pytest.raises(BarrierTimeout, match="for rank 1, 2"):
         client.barrier()
+
+
+def test_ranks_agree_on_the_least_value_beside_what_they_do_meanwhile() -> None:
+    cluster = InProcess()
+    with cluster.connect(0, 2, Async()) as first, cluster.connect(1, 2, Async()) as second:
+        first.create_table(ITEM)
+        handles = [first.agree_async(5), first.agree_async(-2)]
+        first.push("item", [1], ones(1, 2))
+        first.end_step()
+        assert not handles[0].done()
+        others = [second.agree_async(3), second.agree_async(7)]
+        assert [handle.result() for handle in handles + others] == [3, -2, 3, -2]
 
 
 def test_two_synchronous_workers_read_one_step() -> None:
@@ -594,6 +714,25 @@ def test_queued_pushes_come_in_order_and_end_step_waits_for_them(mode: Mode) -> 
         for gradient in gradients:
             naive.update([1], gradient, Adagrad(0.5).parameters())
         assert client.pull("item", [1]).tobytes() == naive.pull([1])[0].tobytes()
+
+
+@pytest.mark.parametrize(("mode", "steps"), [(Async(), 0), (BoundedStaleness(2), 0), (BoundedStaleness(1), 1), (Sync(), 2)], ids=str)
+def test_a_pull_for_a_later_step_is_sent_once_its_mode_lets_it(mode: Mode, steps: int) -> None:
+    cluster, client = alone(mode, 1, ITEM)
+    with client:
+        handle = client.pull_async("item", [1], clock=2)
+        cancelled = client.pull_async("item", [1], clock=3)
+        cancelled.cancel()
+        for _ in range(steps):
+            assert not client.can_pull_ahead(["item"], 2)
+            assert not any(isinstance(body, Pull) for _, body in cluster.calls)
+            client.end_step()
+        assert client.can_pull_ahead(["item"], 2)
+        assert handle.result().tolist() == [[0, 0]]
+        for _ in range(4):
+            client.end_step()
+        client.flush()
+        assert [body.fence.clock for _, body in cluster.calls if isinstance(body, Pull)] == [2]
 
 
 def test_a_queued_pull_is_of_the_step_at_work() -> None:
@@ -699,13 +838,55 @@ def test_a_push_that_one_server_refused_and_another_took_stays_unfinished() -> N
     with client:
         client.push("item", np.arange(40), ones(40, 2))
         cluster.shards["server-0"].tables["item"]._slab.capacity = len(cluster.shards["server-0"].tables["item"])
-        with pytest.raises(TableFull):
+        with pytest.raises(PushPartlyTaken, match="has no room beyond"):
             client.push("item", np.arange(60), ones(60, 2))
         with pytest.raises(UnfinishedPush):
             client.push("item", [1], ones(1, 2))
         cluster.shards["server-0"].tables["item"]._slab.capacity = 40
         client.retry_push()
         assert client.pull("item", np.arange(60))[:, 0].tolist() == [-2.0] * 40 + [-1.0] * 20
+
+
+def test_repeats_whose_sum_overflows_on_one_of_two_servers_are_refused_whole() -> None:
+    _, client = alone(Async(), 2, ITEM)
+    with client:
+        rows = ones(41, 2)
+        rows[0] = rows[40] = 3e38
+        with pytest.raises(InvalidRequest, match="once repeats are summed"):
+            client.push("item", [*range(40), 0], rows)
+        assert client.export("item")[0].size == 0
+        client.push("item", [1], ones(1, 2))
+
+
+def test_the_error_of_a_queued_push_that_nobody_asked_about_is_raised_at_the_end_of_the_step() -> None:
+    _, client = alone(Async(), 1, ITEM, rows_max=3)
+    with client:
+        client.push_async("item", np.arange(4), ones(4, 2))
+        with pytest.raises(TableFull):
+            client.end_step()
+        client.end_step()  # said once
+        heard = client.push_async("item", np.arange(4), ones(4, 2))
+        with pytest.raises(TableFull):
+            heard.result()
+        client.end_step()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    _, client = alone(Async(), 1, TableSpec("item", np.int64(2), seed=np.uint64(2**64 - 1)))  # type: ignore[arg-type]
+    with client:
+        assert client.pull_async("item", [1], clock=np.int64(0)).result().shape == (1, 2)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="clock"):
+            client.pull_async("item", [1], clock="a")  # type: ignore[arg-type]
+
+
+def test_an_observer_learns_the_mode_of_a_job_that_came_after_it() -> None:
+    cluster, first = alone(Async(), 2, ITEM)
+    watching = cluster.connect()
+    watching.pull("item", [1])
+    first.close()
+    with cluster.connect(0, 1, Sync()), watching:
+        watching.pull("item", [1])
+        assert watching.mode == Sync()
 
 
 def test_the_cores_agree_after_everything() -> None:
@@ -866,6 +1047,7 @@ def test_a_closed_client_refuses_everything_by_name() -> None:
     parts = client.export_iter("user")
     client.push("user", np.arange(40), ones(40))
     next(parts)
+    saved = records_of(client, "user")
     client.close()
     client.close()
     for attempt, action in (
@@ -881,6 +1063,10 @@ def test_a_closed_client_refuses_everything_by_name() -> None:
         (lambda: client.create_table(USER), "create a table"),
         (lambda: client.set_optimizer("user", SGD()), "set an optimizer"),
         (lambda: client.export("user"), "export"),
+        (lambda: next(client.export_records("user")), "export"),
+        (lambda: client.restore("user", saved), "restore rows"),
+        (lambda: client.clear("user"), "clear a table"),
+        (lambda: client.spec("user"), "ask for a table"),
         (lambda: next(parts), "export"),
         (client.stats, "ask for stats"),
     ):

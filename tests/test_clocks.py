@@ -1,5 +1,7 @@
 """Who has finished what, and what that allows."""
 
+import random
+
 import pytest
 
 from ps_proto.requests import NEVER
@@ -99,3 +101,23 @@ def test_where_all_have_left_the_slowest_is_one_of_them() -> None:
         clocks.finish(rank, clock)
         clocks.leave(rank)
     assert clocks.slowest() == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_kept_is_what_a_look_at_every_rank_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    clocks = Clocks(6, first_clock=rng.randrange(3))
+    for _ in range(200):
+        rank = rng.randrange(6)
+        if rng.random() < 0.03:
+            clocks.leave(rank)
+        else:
+            clocks.finish(rank, clocks.finished[rank] + rng.choice((0, 1, 1, 1, 3)))
+        present = [rank for rank in range(6) if rank not in clocks.left_after]
+        least = min(clocks.finished[rank] for rank in present or range(6))
+        slowest = min([rank for rank in present or range(6) if clocks.finished[rank] == least])
+        assert (clocks.present, clocks.min_clock, clocks.slowest()) == (present, least + 1, slowest)
+        for step in range(least - 1, least + 3):
+            roster = clocks.roster(step)
+            assert clocks.can_fold(step) == (bool(roster) and all(clocks.finished[rank] >= step for rank in roster))
+            assert clocks.within_bound(step + 1, 0) == all(clocks.finished[rank] >= step for rank in present)

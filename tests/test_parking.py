@@ -74,6 +74,38 @@ def test_what_may_be_answered_at_the_deadline_is() -> None:
     assert parking.wake(2.0) == [Reply(1, Done(7))]
 
 
+def test_time_alone_looks_only_at_those_whose_time_is_up() -> None:
+    parking, _ = parked()
+    gates = [Gate() for _ in range(3)]
+    for request, (gate, wait_s) in enumerate(zip(gates, (9.0, 4.0, 6.0), strict=True)):
+        parking.answer_or_park(request, gate.wait(wait_s), 0.0)
+    assert parking.expire(3.9) == []
+    gates[2].is_open = True
+    effects = parking.expire(6.0)
+    assert [type(effect) for effect in effects] == [Refuse, Reply]
+    assert [gate.looked for gate in gates] == [1, 2, 2]
+    assert parking.deadline_s() == 9.0
+
+
+def test_a_number_that_is_used_again_waits_its_own_time() -> None:
+    parking, _ = parked()
+    parking.answer_or_park(1, Gate().wait(4.0), 0.0)
+    parking.drop(1)
+    parking.answer_or_park(1, Gate().wait(9.0), 0.0)
+    assert parking.expire(4.0) == []
+    assert parking.deadline_s() == 9.0
+
+
+def test_deadlines_of_those_that_were_answered_do_not_pile_up() -> None:
+    parking, _ = parked()
+    parking.answer_or_park(0, Gate().wait(), 0.0)
+    for request in range(1, 20_000):
+        parking.answer_or_park(request, Gate().wait(), 0.0)
+        parking.drop(request)
+        assert parking.deadline_s() == 10.0
+    assert len(parking._due) <= parking_module.DUE_GONE_MAX + 2
+
+
 def test_a_wait_of_no_time_is_refused_in_the_next_look() -> None:
     parking, _ = parked()
     parking.answer_or_park(1, Gate().wait(0.0), 3.0)

@@ -8,7 +8,7 @@ from ps_proto import common_pb2
 from ps_proto import parameter_server_pb2 as pb
 from ps_proto.errors import InvalidRequest, RequestTooLarge
 from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES_MAX, STREAMED, PulledAssembler, PushAssembler, Streamed, cut
-from ps_proto.requests import Fence, Pull, Pulled, Push, TableIds, TableRows
+from ps_proto.requests import Assign, ExportPart, Fence, Pull, Pulled, Push, TableIds, TableRows
 from samples import FENCE, IDS, REPLIES, REQUESTS, ROWS, same
 
 STREAMS = [value for value in REQUESTS + REPLIES if isinstance(value, STREAMED)]
@@ -158,6 +158,14 @@ def test_ids_in_a_reply_are_refused(part: pb.PulledPart) -> None:
 def test_replies_do_not_name_their_tables() -> None:
     pulled = Pulled((ROWS, ROWS), 0)
     assert same(assemble(Pulled, cut(pulled)), pulled)
+
+
+def test_records_may_be_wider_than_rows() -> None:
+    wide = np.zeros((1, 3 * 65_536 + 1), np.float32)  # of Adam, at the greatest dim
+    for value in (Assign(FENCE, 1, (TableRows("user", IDS[:1], wide),)), ExportPart(IDS[:1], wide)):
+        assert same(assemble(type(value), cut(value)), value)
+    with pytest.raises(InvalidRequest, match="dim of table 'user'"):
+        assemble(Push, cut(Push(FENCE, 1, (TableRows("user", IDS[:1], wide),))))
 
 
 def test_a_request_over_the_limit_is_refused_before_there_is_room_for_it() -> None:

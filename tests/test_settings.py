@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ps_proto.address import split_address
 from ps_server.coordinator.settings import CoordinatorSettings
-from ps_server.edge.address import is_loopback, is_wildcard, join_address, split_address
+from ps_server.edge.address import is_loopback, is_wildcard, join_address
 from ps_server.edge.settings import ServerSettings, SettingsError, load
 
 COORDINATOR = {"coordinator": "127.0.0.1:7070"}

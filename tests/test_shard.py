@@ -10,9 +10,25 @@ import numpy as np
 import pytest
 
 from conversation import ITEM, USER, Conversation, ids, map_of, rows, wants
-from ps_proto.errors import InvalidRequest, RowsUnset, StalenessTimeout, StepPassed
-from ps_proto.requests import OBSERVER, Assign, Done, Finish, Finished, Pull, Pulled, Push
-from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Constant, Mode, Sync, TableSpec
+from ps_proto.errors import InvalidRequest, RowsUnset, StalenessTimeout, StepPassed, UnknownTable
+from ps_proto.requests import (
+    OBSERVER,
+    Assign,
+    ClearTable,
+    ColumnLayout,
+    Done,
+    ExportOpened,
+    ExportPart,
+    Finish,
+    Finished,
+    OpenExport,
+    Pull,
+    Pulled,
+    Push,
+    ReadExport,
+    TableRows,
+)
+from ps_proto.values import SGD, Adagrad, Adam, Assigned, Async, BoundedStaleness, Constant, Mode, Sync, TableSpec
 
 MODES: list[Mode] = [Sync(), Async(), BoundedStaleness(1)]
 START = TableSpec("dense", 1, SGD(lr=1.0), Assigned())
@@ -352,6 +368,126 @@ def test_only_absent_leaves_rows_that_are_there() -> None:
     assert talk.read(7, 8) == [-1.0, 6.0]
 
 
+# --- restoring and clearing --------------------------------------------------------------------------------------------------
+
+MOMENTS = TableSpec("user", 1, Adam(lr=1.0))
+LAYOUT = (ColumnLayout("m", 1, "float32"), ColumnLayout("v", 1, "float32"), ColumnLayout("t", 1, "uint32"))
+
+
+def record(id: int, row: float, m: float, v: float, t: int) -> TableRows:
+    words = np.array([[row, m, v, 0.0]], np.float32)
+    words.view(np.uint32)[0, 3] = t
+    return TableRows("user", np.array([id], np.uint64), words)
+
+
+def records_of(talk: Conversation) -> dict[int, list[float]]:
+    """Return all records of "user" by id; t as the number that it is."""
+    opened = talk.get(OpenExport(talk.fence(), "user", with_state=True))
+    assert isinstance(opened, ExportOpened)
+    assert opened.columns == LAYOUT
+    part = talk.get(ReadExport(talk.fence(), opened.export, 0, 100))
+    assert isinstance(part, ExportPart)
+    return {id: [*words[:3].tolist(), int(words.view(np.uint32)[3])] for id, words in zip(part.ids.tolist(), part.rows, strict=True)}
+
+
+def test_records_are_exported_with_the_state_that_training_left() -> None:
+    talk = Conversation(Async(), tables=(MOMENTS,))
+    talk.push(0, 0, {7: 2.0})
+    (row, m, v, t) = records_of(talk)[7]
+    assert [row, m, v, t] == pytest.approx([-1.0, 0.2, 0.004, 1])
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_records_are_restored_at_once_and_once(mode: Mode) -> None:
+    talk = Conversation(mode, world_size=1, tables=(MOMENTS,))
+    restore = Assign(talk.fence(0), 1, (record(7, 5.0, 0.5, 0.25, 2**32 - 1),), columns=LAYOUT)
+    talk.get(restore)
+    assert records_of(talk) == {7: [5.0, 0.5, 0.25, 2**32 - 1]}
+    talk.assign(0, 0, {7: 1.0}, seq=2)
+    talk.get(restore)  # late
+    assert records_of(talk) == {7: [1.0, 0.5, 0.25, 2**32 - 1]}
+
+
+def test_a_restored_row_trains_on_as_the_one_that_was_exported() -> None:
+    one, other = (Conversation(Async(), tables=(MOMENTS,)) for _ in range(2))
+    for seq in (1, 2):
+        one.push(0, 0, {7: 2.0, 8: 1.0}, seq)
+    (row, m, v, t) = records_of(one)[7]
+    other.get(Assign(other.fence(0), 1, (record(7, row, m, v, int(t)),), columns=LAYOUT))
+    for talk in (one, other):
+        talk.push(0, 0, {7: -3.0}, seq=3)
+    assert other.read(7) == one.read(7)
+
+
+@pytest.mark.parametrize(
+    ("columns", "part"),
+    [
+        (LAYOUT[:2], record(7, 5.0, 0.5, 0.25, 1)),
+        ((LAYOUT[1], LAYOUT[0], LAYOUT[2]), record(7, 5.0, 0.5, 0.25, 1)),
+        (LAYOUT, rows("user", {7: 1.0})),
+        ((), record(7, 5.0, 0.5, 0.25, 1)),
+        (LAYOUT, record(7, np.nan, 0.5, 0.25, 1)),
+    ],
+    ids=["fewer", "order", "width", "unsaid", "nan"],
+)
+def test_records_that_do_not_fit_change_nothing(columns: tuple[ColumnLayout, ...], part: TableRows) -> None:
+    talk = Conversation(Async(), tables=(MOMENTS,))
+    talk.push(0, 0, {7: 2.0})
+    before = records_of(talk)
+    with pytest.raises(InvalidRequest):
+        talk.get(Assign(talk.fence(0), 2, (part,), columns=columns))
+    assert records_of(talk) == before
+
+
+def test_state_need_not_be_finite() -> None:
+    talk = Conversation(Async(), tables=(MOMENTS,))
+    talk.get(Assign(talk.fence(0), 1, (record(7, 5.0, np.inf, 0.25, 0x7F800000),), columns=LAYOUT))
+    assert records_of(talk) == {7: [5.0, np.inf, 0.25, 0x7F800000]}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_clearing_drops_rows_and_state_at_once_and_once(mode: Mode) -> None:
+    talk = Conversation(mode, tables=(MOMENTS, ITEM))
+    for table in ("user", "item"):
+        talk.assign(0, 0, {7: 5.0, 2**64 - 1: 6.0}, seq=1 + (table == "item"), table=table)
+    clear = ClearTable(talk.fence(0), 3, "user")
+    talk.get(clear)
+    assert records_of(talk) == {}
+    assert talk.read(7, 2**64 - 1, table="item") == [5.0, 6.0]
+    talk.assign(0, 0, {7: 1.0}, seq=4)
+    talk.assign(1, 0, {8: 2.0})
+    talk.get(clear)  # late: it must not undo what followed, whoever did it
+    assert records_of(talk) == {7: [1.0, 0.0, 0.0, 0], 8: [2.0, 0.0, 0.0, 0]}
+
+
+def test_an_export_that_is_open_does_not_see_the_clearing() -> None:
+    talk = Conversation(Async())
+    talk.push(0, 0, {7: 1.0})
+    opened = talk.get(OpenExport(talk.fence(), "user"))
+    assert isinstance(opened, ExportOpened)
+    talk.get(ClearTable(talk.fence(0), 2, "user"))
+    talk.push(0, 0, {8: 1.0}, seq=3)
+    part = talk.get(ReadExport(talk.fence(), opened.export, 0, 100))
+    assert isinstance(part, ExportPart)
+    assert (part.ids.tolist(), part.rows.tolist()) == ([7], [[-1.0]])
+
+
+def test_who_may_not_write_may_not_clear() -> None:
+    talk = Conversation(Async(), tables=(START, USER))
+    talk.assign(0, 0, {7: 5.0}, table="dense")
+    for clear, reason in (
+        (ClearTable(talk.fence(), 1, "user"), "observer"),
+        (ClearTable(talk.fence(1), 1, "dense"), "rank 0"),
+        (ClearTable(talk.fence(1), 0, "user"), "seq"),
+        (ClearTable(talk.fence(1, 5), 1, "user"), "clock"),
+    ):
+        with pytest.raises(InvalidRequest, match=reason):
+            talk.get(clear)
+    with pytest.raises(UnknownTable):
+        talk.get(ClearTable(talk.fence(1), 1, "nobody's"))
+    assert talk.read(7, table="dense") == [5.0]
+
+
 def test_a_pull_of_unset_rows_waits_for_rank_0() -> None:
     talk = Conversation(Sync(), tables=(START,))
     question = talk.pull(1, 0, 1, 2, table="dense")
@@ -424,3 +560,50 @@ def test_staged_pushes_do_not_move() -> None:
     talk.push(0, 0, {7: 1.0})
     with pytest.raises(AssertionError, match="step boundary"):
         talk.shard.release(np.ones(16_384, np.bool_))
+
+
+# --- who is looked at again, and when ----------------------------------------------------------------------------------------
+
+
+def count_attempts(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[Pull]:
+    """Return a list that grows by every attempt to answer a pull."""
+    attempts: list[Pull] = []
+    answer = talk.shard._try_pull
+
+    def counted(pull: Pull) -> Pulled | None:
+        attempts.append(pull)
+        return answer(pull)
+
+    monkeypatch.setattr(talk.shard, "_try_pull", counted)
+    return attempts
+
+
+@pytest.mark.parametrize("mode", [Sync(), BoundedStaleness(0)], ids=str)
+def test_pushes_of_others_do_not_look_at_those_who_wait(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = 300
+    talk = Conversation(mode, world_size=ranks)
+    attempts = count_attempts(talk, monkeypatch)
+    waiting = []
+    for rank in range(1, ranks):
+        talk.push(rank, 0, {rank: 1.0})
+        waiting.append(talk.pull(rank, 1, rank, finished=Finished(0)))
+    for seq in range(1, ranks):
+        talk.push(0, 0, {0: 1.0}, seq=seq)
+    assert all(question.is_waiting for question in waiting)
+    assert len(attempts) == ranks - 1  # one when each came
+    talk.finish(0, 0)
+    assert not any(question.is_waiting for question in waiting)
+    assert len(attempts) == 2 * (ranks - 1)  # and one when the slowest had finished
+
+
+def test_whoever_waits_for_start_values_is_looked_at_when_some_are_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Conversation(Async(), tables=(START, USER))
+    attempts = count_attempts(talk, monkeypatch)
+    question = talk.pull(1, 0, 7, table="dense")
+    talk.assign(0, 0, {8: 1.0})
+    talk.push(0, 0, {7: 1.0}, seq=2)
+    assert (question.is_waiting, len(attempts)) == (True, 1)
+    talk.assign(0, 0, {8: 1.0}, seq=3, table="dense")
+    assert (question.is_waiting, len(attempts)) == (True, 2)
+    talk.assign(0, 0, {7: 1.0}, seq=4, table="dense")
+    assert question.rows == [1.0]

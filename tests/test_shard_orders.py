@@ -314,7 +314,16 @@ def test_the_numbers_are_those_of_what_happened() -> None:
         "exports_open": 0.0,
     }
     assert stats.tables == {
-        "user": {"rows_pulled": 3.0, "rows_pushed": 4.0, "rows_repeated": 0.0, "rows_updated": 2.0, "rows": 2.0, "bytes": 8.0}
+        "user": {
+            "rows_pulled": 3.0,
+            "rows_pushed": 4.0,
+            "rows_repeated": 0.0,
+            "rows_updated": 2.0,
+            "bytes_in": 7 * 8.0 + 4 * 4.0,  # an id is 8 bytes, a row of dim 1 is 4
+            "bytes_out": 3 * 4.0,
+            "rows": 2.0,
+            "bytes": 8.0,
+        }
     }
 
 
@@ -341,7 +350,13 @@ def test_a_state_that_messages_made_is_sound(mode: Mode) -> None:
 
 
 def unfolded(talk: Conversation) -> None:
-    talk.shard.clocks.finished |= {0: 0, 1: 0}
+    for rank in (0, 1):
+        talk.shard.clocks.finish(rank, 0)
+
+
+def misremembered(talk: Conversation) -> None:
+    talk.shard.clocks.finished[0] = 7
+    talk.shard.clocks.finished[1] = 5
 
 
 def left_behind(talk: Conversation) -> None:
@@ -355,7 +370,7 @@ def others_row(talk: Conversation) -> None:
     talk.shard.tables["user"].assign(np.array([7], np.uint64), np.ones((1, 1), np.float32))
 
 
-@pytest.mark.parametrize("break_it", [unfolded, left_behind, others_row])
+@pytest.mark.parametrize("break_it", [unfolded, misremembered, left_behind, others_row])
 def test_a_broken_state_is_caught(break_it: Callable[[Conversation], None]) -> None:
     talk = Conversation(Sync())
     talk.shard.check_invariants()

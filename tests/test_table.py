@@ -178,6 +178,37 @@ def test_it_counts_its_rows_and_bytes() -> None:
     assert table.index_nbytes >= 100 * 16
 
 
+# --- whole records -----------------------------------------------------------------------------------------------------------
+
+
+def test_restored_records_bring_their_state() -> None:
+    spec = TableSpec("user", 2, Adagrad(lr=1.0))
+    source, target = Table(spec), Table(spec)
+    ids = np.array([3, 2**64 - 1], np.uint64)
+    source.update(ids, np.array([[1, 2], [3, 4]], np.float32), spec.optimizer.parameters())
+    taken = source.snapshot().read_records(0, 2)
+    target.assign(ids[:1], np.ones((1, 2), np.float32))
+    target.restore(*taken)
+    assert [column.name for column in target.columns] == ["sum_of_squares"]
+    assert target.snapshot().read_records(0, 2)[1].tobytes() == taken[1].tobytes()
+    with pytest.raises(ValueError, match=r"float32\[2, 4\]"):
+        target.restore(ids, np.ones((2, 2), np.float32))
+
+
+def test_clearing_drops_the_rows_of_the_buckets_and_no_other() -> None:
+    table = Table(TableSpec("user", 1))
+    ids = np.arange(100, dtype=np.uint64)
+    table.assign(ids, np.ones((100, 1), np.float32))
+    upper = np.arange(NUM_BUCKETS) >= NUM_BUCKETS // 2
+    table.clear(upper)
+    left = [id for id in range(100) if not upper[bucket_of("user", id)]]
+    assert 0 < len(left) < 100
+    assert table.snapshot().read(0, 100)[0].tolist() == left
+    table.clear(np.ones(NUM_BUCKETS, np.bool_))
+    assert len(table) == 0
+    assert table.pull(ids).tolist() == [[0.0]] * 100
+
+
 # --- snapshots ---------------------------------------------------------------------------------------------------------------
 
 

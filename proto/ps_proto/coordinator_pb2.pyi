@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterServer(_message.Message):
-    __slots__ = ("server", "address", "weight")
+    __slots__ = ("server", "address", "weight", "nonce")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     server: str
     address: str
     weight: float
-    def __init__(self, server: _Optional[str] = ..., address: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    nonce: int
+    def __init__(self, server: _Optional[str] = ..., address: _Optional[str] = ..., weight: _Optional[float] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class ServerRegistered(_message.Message):
     __slots__ = ("server", "incarnation")
@@ -26,16 +28,18 @@ class ServerRegistered(_message.Message):
     def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class JoinJob(_message.Message):
-    __slots__ = ("rank", "world_size", "mode", "nonce")
+    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     mode: _common_pb2.Setting
     nonce: int
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class JobJoined(_message.Message):
     __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables")
@@ -66,10 +70,12 @@ class LeaveJob(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class CreateTable(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "wait_s")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
     spec: _common_pb2.TableSpec
-    def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ...) -> None: ...
+    wait_s: float
+    def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class TableCreated(_message.Message):
     __slots__ = ("spec",)
@@ -118,13 +124,21 @@ class Cluster(_message.Message):
     def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Barrier(_message.Message):
-    __slots__ = ("rank", "incarnation", "generation", "wait_s")
+    __slots__ = ("rank", "incarnation", "generation", "wait_s", "value")
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     rank: int
     incarnation: int
     generation: int
     wait_s: float
-    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    value: int
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ..., value: _Optional[int] = ...) -> None: ...
+
+class BarrierPassed(_message.Message):
+    __slots__ = ("minimum",)
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    minimum: int
+    def __init__(self, minimum: _Optional[int] = ...) -> None: ...

@@ -63,7 +63,7 @@ class CoordinatorStub:
         self.Barrier = channel.unary_unary(
                 '/rowstead.v1.Coordinator/Barrier',
                 request_serializer=ps__proto_dot_coordinator__pb2.Barrier.SerializeToString,
-                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                response_deserializer=ps__proto_dot_coordinator__pb2.BarrierPassed.FromString,
                 _registered_method=True)
 
 
@@ -104,7 +104,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Barrier(self, request, context):
-        """Waits until every rank of the job is at this generation of the barrier.
+        """Waits until every rank of the job that has not left is at this generation of the barrier.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,7 +141,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'Barrier': grpc.unary_unary_rpc_method_handler(
                     servicer.Barrier,
                     request_deserializer=ps__proto_dot_coordinator__pb2.Barrier.FromString,
-                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+                    response_serializer=ps__proto_dot_coordinator__pb2.BarrierPassed.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -305,7 +305,7 @@ class Coordinator:
             target,
             '/rowstead.v1.Coordinator/Barrier',
             ps__proto_dot_coordinator__pb2.Barrier.SerializeToString,
-            ps__proto_dot_common__pb2.Done.FromString,
+            ps__proto_dot_coordinator__pb2.BarrierPassed.FromString,
             options,
             channel_credentials,
             insecure,

@@ -127,6 +127,22 @@ class ClientClosed(ParameterServerError):
 
 
 @dataclass(eq=False)
+class PushPartlyTaken(ParameterServerError):
+    """A push that some servers have taken and another refused: it keeps its name until that one takes it too."""
+
+    code = "FAILED_PRECONDITION"
+    clock: int
+    seq: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"Push {self.seq} of step {self.clock} was taken by some servers, but another refused its part: {self.reason} "
+            "Mend that and call client.retry_push(), which counts once where it was taken, or connect again with this rank."
+        )
+
+
+@dataclass(eq=False)
 class UnfinishedPush(ParameterServerError):
     """A push that hit its deadline still has its name; nothing may come between it and its repetition."""
 
@@ -283,7 +299,7 @@ class TableFull(ParameterServerError):
     rows_max: int
 
     def __str__(self) -> str:
-        return f"Table {self.table!r} holds its maximum of {self.rows_max:,} rows on this server. Nothing was applied. Add servers."
+        return f"Table {self.table!r} has no room beyond {self.rows_max:,} rows on a server, which has taken none of these. Add servers."
 
 
 # --- waited in vain: nothing was read or applied --------------------------------------------------------------------------
@@ -301,9 +317,10 @@ class StalenessTimeout(ParameterServerError, TimeoutError):
     after_s: float
 
     def __str__(self) -> str:
+        because = f"; with a staleness bound of {self.bound} it must have finished {self.clock - self.bound}" if self.bound else ""
         return (
-            f"Step {self.clock} waited {self.after_s:.1f} s for rank {self.rank}, which has finished {self.min_clock} steps; "
-            f"with a staleness bound of {self.bound} it must have finished {self.clock - self.bound}. Nothing was read. "
+            f"Step {self.clock} waited {self.after_s:.1f} s for rank {self.rank}, which has finished {self.min_clock} steps{because}. "
+            "Nothing was read. "
             f"Check that the worker of rank {self.rank} runs, or raise wait_timeout_s."
         )
 
@@ -335,6 +352,44 @@ class BarrierTimeout(ParameterServerError, TimeoutError):
 
     def __str__(self) -> str:
         return f"Barrier {self.generation} waited {self.after_s:.1f} s for rank {self.missing_ranks}. Check that those workers run."
+
+
+# --- what is kept on disk ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class NoSavedModel(ParameterServerError, FileNotFoundError):
+    """A path at which there is no model that ps.save wrote."""
+
+    code = "NOT_FOUND"
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"There is no saved model at {self.path}: {self.reason}. Give the folder that ps.save wrote."
+
+
+@dataclass(eq=False)
+class CorruptFile(ParameterServerError):
+    """A file that is not what was written."""
+
+    code = "DATA_LOSS"
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is not as it was written: {self.reason}. Nothing was loaded; use another copy."
+
+
+@dataclass(eq=False)
+class LoadFailed(ParameterServerError):
+    """A model that rank 0 could not load for all."""
+
+    code = "ABORTED"
+    path: str
+
+    def __str__(self) -> str:
+        return f"Rank 0 could not load {self.path}; its error says why. The tables may hold a part of it: load again before training on."
 
 
 # --- the cluster itself ---------------------------------------------------------------------------------------------------

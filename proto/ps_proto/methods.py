@@ -16,6 +16,8 @@ from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES, STREAMED, cut
 from ps_proto.requests import (
     Assign,
     Barrier,
+    BarrierPassed,
+    ClearTable,
     CloseExport,
     Cluster,
     CreateTable,
@@ -83,6 +85,7 @@ _SERVICES: dict[str, dict[type, type]] = {
         Pull: Pulled,
         Push: Done,
         Assign: Done,
+        ClearTable: Done,
         Finish: Done,
         OpenExport: ExportOpened,
         ReadExport: ExportPart,
@@ -100,7 +103,7 @@ _SERVICES: dict[str, dict[type, type]] = {
         LeaveJob: Done,
         CreateTable: TableCreated,
         GetCluster: Cluster,
-        Barrier: Done,
+        Barrier: BarrierPassed,
     },
 }
 METHODS: dict[type, Method] = {

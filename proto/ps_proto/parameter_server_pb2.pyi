@@ -86,16 +86,28 @@ class PushPart(_message.Message):
     def __init__(self, header: _Optional[_Union[PushHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
 
 class AssignHeader(_message.Message):
-    __slots__ = ("fence", "seq", "tables", "only_absent")
+    __slots__ = ("fence", "seq", "tables", "only_absent", "columns")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     ONLY_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     fence: _common_pb2.Fence
     seq: int
     tables: _containers.RepeatedCompositeFieldContainer[TableShape]
     only_absent: bool
-    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., seq: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ..., only_absent: _Optional[bool] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnLayout]
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., seq: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableShape, _Mapping]]] = ..., only_absent: _Optional[bool] = ..., columns: _Optional[_Iterable[_Union[ColumnLayout, _Mapping]]] = ...) -> None: ...
+
+class ColumnLayout(_message.Message):
+    __slots__ = ("name", "words", "dtype")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    words: int
+    dtype: str
+    def __init__(self, name: _Optional[str] = ..., words: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class AssignPart(_message.Message):
     __slots__ = ("header", "slices")
@@ -104,6 +116,16 @@ class AssignPart(_message.Message):
     header: AssignHeader
     slices: _containers.RepeatedCompositeFieldContainer[Slice]
     def __init__(self, header: _Optional[_Union[AssignHeader, _Mapping]] = ..., slices: _Optional[_Iterable[_Union[Slice, _Mapping]]] = ...) -> None: ...
+
+class ClearTable(_message.Message):
+    __slots__ = ("fence", "seq", "table")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    seq: int
+    table: str
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., seq: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class Finish(_message.Message):
     __slots__ = ("fence", "finished", "leave", "wait_s")
@@ -118,26 +140,30 @@ class Finish(_message.Message):
     def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., finished: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., leave: _Optional[bool] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class OpenExport(_message.Message):
-    __slots__ = ("fence", "table", "wait_s", "at_step")
+    __slots__ = ("fence", "table", "wait_s", "at_step", "with_state")
     FENCE_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     AT_STEP_FIELD_NUMBER: _ClassVar[int]
+    WITH_STATE_FIELD_NUMBER: _ClassVar[int]
     fence: _common_pb2.Fence
     table: str
     wait_s: float
     at_step: int
-    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., table: _Optional[str] = ..., wait_s: _Optional[float] = ..., at_step: _Optional[int] = ...) -> None: ...
+    with_state: bool
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., table: _Optional[str] = ..., wait_s: _Optional[float] = ..., at_step: _Optional[int] = ..., with_state: _Optional[bool] = ...) -> None: ...
 
 class ExportOpened(_message.Message):
-    __slots__ = ("export", "rows_count", "step")
+    __slots__ = ("export", "rows_count", "step", "columns")
     EXPORT_FIELD_NUMBER: _ClassVar[int]
     ROWS_COUNT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     export: int
     rows_count: int
     step: int
-    def __init__(self, export: _Optional[int] = ..., rows_count: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnLayout]
+    def __init__(self, export: _Optional[int] = ..., rows_count: _Optional[int] = ..., step: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnLayout, _Mapping]]] = ...) -> None: ...
 
 class ReadExport(_message.Message):
     __slots__ = ("fence", "export", "rows_begin", "rows_max")

@@ -50,6 +50,11 @@ class ParameterServerStub:
                 request_serializer=ps__proto_dot_parameter__server__pb2.AssignPart.SerializeToString,
                 response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
                 _registered_method=True)
+        self.ClearTable = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/ClearTable',
+                request_serializer=ps__proto_dot_parameter__server__pb2.ClearTable.SerializeToString,
+                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/rowstead.v1.ParameterServer/Finish',
                 request_serializer=ps__proto_dot_parameter__server__pb2.Finish.SerializeToString,
@@ -121,6 +126,13 @@ class ParameterServerServicer:
 
     def Assign(self, request_iterator, context):
         """Set rows, under a name as Push; takes effect at once in every mode.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClearTable(self, request, context):
+        """Drop all rows of a table that the server owns, under a name as Push; takes effect at once in every mode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -207,6 +219,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'Assign': grpc.stream_unary_rpc_method_handler(
                     servicer.Assign,
                     request_deserializer=ps__proto_dot_parameter__server__pb2.AssignPart.FromString,
+                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'ClearTable': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClearTable,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.ClearTable.FromString,
                     response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
@@ -340,6 +357,33 @@ class ParameterServer:
             target,
             '/rowstead.v1.ParameterServer/Assign',
             ps__proto_dot_parameter__server__pb2.AssignPart.SerializeToString,
+            ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClearTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/ClearTable',
+            ps__proto_dot_parameter__server__pb2.ClearTable.SerializeToString,
             ps__proto_dot_common__pb2.Done.FromString,
             options,
             channel_credentials,

@@ -17,8 +17,22 @@ from google.protobuf.message import Message
 from ps_proto import parameter_server_pb2 as pb
 from ps_proto.codec import ID, WEIGHT, build, check_limits, decode, encode
 from ps_proto.errors import InvalidRequest, RequestTooLarge
-from ps_proto.requests import Assign, ExportPart, Fence, Finished, Hyperparameters, Ids, Pull, Pulled, Push, Rows, TableIds, TableRows
-from ps_proto.values import MAX_DIM
+from ps_proto.requests import (
+    Assign,
+    ColumnLayout,
+    ExportPart,
+    Fence,
+    Finished,
+    Hyperparameters,
+    Ids,
+    Pull,
+    Pulled,
+    Push,
+    Rows,
+    TableIds,
+    TableRows,
+)
+from ps_proto.values import MAX_DIM, MAX_WIDTH
 from sharding.arrays import empty_aligned
 
 PART_SIZE_BYTES = 1 << 20
@@ -98,6 +112,7 @@ def _take_apart(value: Streamed) -> tuple[type[Message], type[Message], dict[str
             return pb.PushPart, pb.PushHeader, wire, _blocks(value.tables)
         case Assign():
             wire = {"fence": encode(value.fence), "seq": value.seq, "only_absent": value.only_absent}
+            wire["columns"] = [encode(column) for column in value.columns]
             return pb.AssignPart, pb.AssignHeader, wire, _blocks(value.tables)
         case ExportPart():
             return pb.ExportedPart, pb.ExportedHeader, {}, [_Block("", value.ids, value.rows)]
@@ -150,6 +165,7 @@ class Assembler(Generic[AnyStreamed]):
     part: ClassVar[type[Any]]
     brings_ids: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = True
+    columns_max: ClassVar[int] = MAX_DIM
 
     def __init__(self, peer: str, bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self._peer = peer
@@ -214,7 +230,7 @@ class Assembler(Generic[AnyStreamed]):
         """Return how many array bytes this table announces."""
         if shape.rows < 0:
             raise InvalidRequest(f"rows of table {shape.table!r}", str(shape.rows), "a count, at least 0")
-        dims = range(1, MAX_DIM + 1) if self.brings_rows else range(1)
+        dims = range(1, self.columns_max + 1) if self.brings_rows else range(1)
         if shape.dim not in dims:
             raise InvalidRequest(f"dim of table {shape.table!r}", str(shape.dim), f"a whole number from {dims.start} to {dims.stop - 1}")
         return shape.rows * (ID.itemsize * self.brings_ids + WEIGHT.itemsize * shape.dim)
@@ -283,10 +299,12 @@ class AssignAssembler(Assembler[Assign]):
     """Takes AssignPart messages."""
 
     part = pb.AssignPart
+    columns_max = MAX_WIDTH
 
     def _decode_header(self, header: pb.AssignHeader) -> dict[str, Any]:
         check_limits("Assign", "seq", header.seq)
-        return {"fence": _fence("Assign", header), "seq": header.seq, "only_absent": header.only_absent}
+        columns = tuple(decode(ColumnLayout, column) for column in header.columns)
+        return {"fence": _fence("Assign", header), "seq": header.seq, "only_absent": header.only_absent, "columns": columns}
 
     def _build(self, tables: list[_Table], about: dict[str, Any]) -> Assign:
         return Assign(tables=_table_rows(tables), **about)
@@ -296,6 +314,7 @@ class ExportAssembler(Assembler[ExportPart]):
     """Takes ExportedPart messages."""
 
     part = pb.ExportedPart
+    columns_max = MAX_WIDTH
 
     def _decode_header(self, header: pb.ExportedHeader) -> dict[str, Any]:
         if len(header.tables) != 1:

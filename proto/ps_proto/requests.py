@@ -56,6 +56,15 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnLayout:
+    """A state column as it lies in a record: `words` 32-bit numbers of `dtype`, "float32" or "uint32"."""
+
+    name: str
+    words: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Hyperparameters:
     """The numbers a rank wants a table's optimizer to use for a step."""
 
@@ -110,12 +119,25 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Set rows, under a push's name; takes effect at once in every mode. `only_absent`: leave rows that exist as they are."""
+    """Set rows, under a push's name; takes effect at once in every mode. `only_absent`: leave rows that exist as they are.
+
+    With `columns`, the rows are whole records, float32[n, width]: each row with these state columns behind it, which are set too.
+    """
 
     fence: Fence
     seq: int
     tables: tuple[TableRows, ...]
     only_absent: bool = False
+    columns: tuple[ColumnLayout, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTable:
+    """Drop all rows of a table that the server owns, with their state, under a push's name; takes effect at once in every mode."""
+
+    fence: Fence
+    seq: int
+    table: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +152,23 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class OpenExport:
-    """Take a snapshot of a table at one instant; `at_step` as in Pull."""
+    """Take a snapshot of a table at one instant; `at_step` as in Pull. `with_state`: of whole records."""
 
     fence: Fence
     table: str
     wait_s: float = 0.0
     at_step: int = -1
+    with_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOpened:
+    """`columns`: the state columns behind each row, in their order; none unless asked for."""
+
     export: int
     rows_count: int
     step: int
+    columns: tuple[ColumnLayout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +183,8 @@ class ReadExport:
 
 @dataclass(frozen=True, slots=True)
 class ExportPart:
+    """ids uint64[n]; rows float32[n, dim], or records float32[n, width] where they were asked for."""
+
     ids: Ids
     rows: Rows
 
@@ -259,11 +287,15 @@ class ResolveRank:
 
 @dataclass(frozen=True, slots=True)
 class RegisterServer:
-    """A server says where it listens; its incarnation is the coordinator's answer."""
+    """A server says where it listens; its incarnation is the coordinator's answer.
+
+    `nonce`: a random uint64 that names the process, so that a restarted one is not taken for the one whose name and port it has.
+    """
 
     server: str
     address: str
     weight: float = 1.0
+    nonce: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,12 +309,14 @@ class JoinJob:
     """A worker takes a rank; the first one of a job fixes world_size and mode. Refused while the shard map is not planned.
 
     `nonce`: a random uint64 that names this try to join, so that a repeated message does not become another incarnation.
+    `wait_s`: how long the servers may take, which all must hear of it; then Unreachable names the one that did not answer.
     """
 
     rank: int
     world_size: int
     mode: Mode | None
     nonce: int = 0
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,9 +343,10 @@ class LeaveJob:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """Create the table on every server, or check that the one that exists is the same."""
+    """Create the table on every server, or check that the one that exists is the same. `wait_s`: as in JoinJob."""
 
     spec: TableSpec
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +379,17 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Wait until every rank of the job is at barrier `generation`."""
+    """Wait until every rank that has not left is at barrier `generation`. `value`: what this one brings to it."""
 
     rank: int
     incarnation: int
     generation: int
     wait_s: float
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierPassed:
+    """Every rank is there. `minimum`: the least value that one of them brought, the same for all."""
+
+    minimum: int = 0

@@ -5,6 +5,7 @@ is a new class here and no new message; nothing is ever pickled.
 """
 
 import math
+import operator
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Self, TypeVar
@@ -12,6 +13,7 @@ from typing import ClassVar, Self, TypeVar
 from ps_proto.errors import InvalidRequest
 
 MAX_DIM = 65_536  # a row of 256 KiB: far below any message limit, and requests are cut between rows
+MAX_WIDTH = 4 * MAX_DIM  # of a record: the row and its state columns
 MAX_BOUND = 2**31 - 1
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -23,6 +25,14 @@ def _check(holds: bool, field: str, got: object, want: str) -> None:
 
 def _finite(field: str, value: object) -> None:
     _check(isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value), field, value, "a finite number")
+
+
+def _whole(field: str, value: object, least: int, most: int) -> int:
+    """Return a whole number, numpy's too, as an int."""
+    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    number = operator.index(value) if is_whole else least - 1  # type: ignore[arg-type]  # it has __index__
+    _check(least <= number <= most, field, value, f"a whole number from {least} to {most}")
+    return number
 
 
 @dataclass(frozen=True)
@@ -249,13 +259,11 @@ class TableSpec:
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and _NAME.fullmatch(self.name) is not None
         _check(is_name, "TableSpec.name", self.name, "1 to 256 printable characters")
-        whole = isinstance(self.dim, int) and not isinstance(self.dim, bool)
-        _check(whole and 1 <= self.dim <= MAX_DIM, "TableSpec.dim", self.dim, f"a whole number from 1 to {MAX_DIM}")
+        object.__setattr__(self, "dim", _whole("TableSpec.dim", self.dim, 1, MAX_DIM))
         _check(isinstance(self.optimizer, Optimizer), "TableSpec.optimizer", self.optimizer, "an optimizer such as ps.Adagrad(lr=0.05)")
         is_initializer = isinstance(self.initializer, Initializer)
         _check(is_initializer, "TableSpec.initializer", self.initializer, "an initializer such as ps.Uniform(-0.01, 0.01)")
-        whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
-        _check(whole and 0 <= self.seed < 2**64, "TableSpec.seed", self.seed, "a whole number from 0 to 2**64 - 1")
+        object.__setattr__(self, "seed", _whole("TableSpec.seed", self.seed, 0, 2**64 - 1))
         _check(self.mode is None or isinstance(self.mode, Mode), "TableSpec.mode", self.mode, "None or a mode such as ps.Async()")
         _check(self.dtype == "float32", "TableSpec.dtype", self.dtype, "'float32'")
 

@@ -1,12 +1,14 @@
 """Who is in the cluster and in the job: members, the shard map, the table registry, ranks, barriers. Never on the data path.
 
 The coordinator answers a request only once every server it concerns has acknowledged its orders, so a client that got its answer finds
-every server ready. Orders are idempotent; one that fails is given again until the request's time is up.
+every server ready. Orders are idempotent; one that fails is given again until the request's `wait_s` is over, and the refusal then names
+the server.
 Each request that needs servers is a *plan*: a generator that yields a round of orders and goes on with all their answers. Plans
 run one after another, so that two ranks that join at once see each other's result; a request that is asked again while its plan
 waits or runs joins that plan, so that retries never pile up.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass, field
@@ -24,11 +26,14 @@ from ps_proto.errors import (
 )
 from ps_proto.requests import (
     Barrier,
+    BarrierPassed,
     Cluster,
     CreateTable,
     Done,
+    Fence,
     FenceRank,
     GetCluster,
+    GetStats,
     InstallMap,
     InstallTable,
     JobJoined,
@@ -47,7 +52,7 @@ from sharding.rebalance import plan
 from sharding.shard_map import Server, ShardMap
 
 ORDER_AGAIN_S = 0.25  # an order is small and its server near: this is a pause, not a deadline
-ORDER_BUDGET_S = 30.0  # after that the request that needed the order is refused, naming the server
+ORDERS_S_MIN = 1.0  # a request may take this long whatever its wait_s: servers that are well need a moment, too
 WORLD_SIZE_MAX = 1 << 20
 
 Plan = Generator[Body, list[Any], Body]
@@ -64,11 +69,20 @@ class Job:
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those that joined and have not left
     left: set[int] = field(default_factory=set)
     barrier: int = 0  # the generation that ranks wait for next
-    at_barrier: set[int] = field(default_factory=set)
+    at_barrier: dict[int, int] = field(default_factory=dict)  # rank -> the value it brought
+    minimum: int = 0  # of the barrier before: one of its ranks may ask again
 
     @property
     def is_over(self) -> bool:
         return len(self.left) == self.world_size
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One who waits for a plan."""
+
+    since_s: float
+    until_s: float
 
 
 @dataclass
@@ -77,11 +91,15 @@ class _Work:
 
     key: Hashable  # the same for a request that is asked again
     plan: Plan
-    requests: list[int]
-    is_for_all: bool = False  # nobody asked: it is tried until it succeeds
-    started_s: float = 0.0
+    requests: dict[int, _Asking] = field(default_factory=dict)
+    until_s: float = math.inf  # when it is given up at the latest; never where nobody asked
     order: Body | None = None
     answers: dict[str, Body | None] = field(default_factory=dict)  # server -> its answer, None until it came
+    causes: dict[str, str] = field(default_factory=dict)  # server -> why it has not followed the order yet, where that is known
+
+    @property
+    def is_for_all(self) -> bool:
+        return self.until_s == math.inf
 
 
 @dataclass
@@ -94,6 +112,17 @@ class _Waiting:
     deadline_s: float
 
 
+@dataclass
+class _Contender:
+    """A server that asks for the name that `rival` has; it replaces that one if it is gone."""
+
+    body: RegisterServer
+    server: Server
+    rival: Server
+    requests: list[int]
+    question: int | None = None  # the number under which the rival was asked whether it lives
+
+
 class CoordinatorCore:
     """The coordinator's state machine; see the module's text for how requests become orders."""
 
@@ -101,12 +130,16 @@ class CoordinatorCore:
         self.servers_expected = servers_expected
         self.term = term
         self.servers: dict[str, Server] = {}
+        self._processes: dict[str, int] = {}  # server -> the nonce of its process
+        self._contenders: list[_Contender] = []
+        self._last_map: ShardMap | None = None  # some server may hold it, although not all do
         self.shard_map: ShardMap | None = None  # set once every server holds it
         self.tables: dict[str, TableSpec] = {}
         self.job: Job | None = None
         self._last_job = 0
         self._incarnations: dict[int, int] = {}
-        self._joined: dict[tuple[int, int], Body] = {}  # (rank, nonce) -> the answer it got: a repeated message gets it again
+        self._joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
+        self._nonces: dict[int, dict[int, int]] = {}  # rank -> nonce -> the incarnation that this try to join became
         self._installed: set[str] = set()  # tables that every server has acknowledged
         self._queue: deque[_Work] = deque()
         self._running: _Work | None = None
@@ -143,39 +176,77 @@ class CoordinatorCore:
                 self._forget(request)
             case Ticked():
                 pass
+        self._question_rivals(effects)
+        self._advance(effects)
+        self._expire(now_s, effects)
         self._give_orders_again(now_s, effects)
-        self._advance(now_s, effects)
+        self._advance(effects)
         self._wake(now_s, effects)
         return effects
 
     def _forget(self, request: int) -> None:
         self._waiting.pop(request, None)
-        for work in [*self._queue, *([self._running] if self._running is not None else [])]:
-            if request in work.requests:
-                work.requests.remove(request)  # the plan runs to its end all the same: others may count on what it did
+        for contender in self._contenders:
+            if request in contender.requests:
+                contender.requests.remove(request)
+        for work in self._works():
+            work.requests.pop(request, None)  # the plan goes on all the same: others may count on what it did
+
+    def _works(self) -> list[_Work]:
+        return [*([self._running] if self._running is not None else []), *self._queue]
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due: a request that gives up, or an order to be given again."""
-        return min([waiting.deadline_s for waiting in self._waiting.values()] + list(self._again_s.values()), default=None)
+        due = [waiting.deadline_s for waiting in self._waiting.values()] + list(self._again_s.values())
+        for work in self._works():
+            due += [asking.until_s for asking in work.requests.values()]
+            if not work.is_for_all:
+                due.append(work.until_s)
+        return min(due, default=None)
 
     # --- plans and their orders --------------------------------------------------------------------------------------------
 
-    def _enqueue(self, key: Hashable, request: int, make_plan: Callable[[], Plan]) -> None:
+    def _enqueue(self, key: Hashable, request: int, wait_s: float, now_s: float, make_plan: Callable[[], Plan]) -> None:
         """Queue a plan for a request, or let the request share the one of the same key that is queued or at work."""
-        for work in [*self._queue, *([self._running] if self._running is not None else [])]:
+        asking = _Asking(now_s, now_s + max(wait_s, ORDERS_S_MIN))
+        for work in self._works():
             if work.key == key:
-                work.requests.append(request)
+                work.requests[request] = asking
+                work.until_s = max(work.until_s, asking.until_s)
                 return
-        self._queue.append(_Work(key, make_plan(), [request]))
+        self._queue.append(_Work(key, make_plan(), {request: asking}, asking.until_s))
 
-    def _advance(self, now_s: float, effects: list[Effect]) -> None:
+    def _expire(self, now_s: float, effects: list[Effect]) -> None:
+        """Refuse the requests whose time is up, and give up plans that nobody waits for any more."""
+        for work in reversed(self._works()):  # the one at work last: all of them wait for its servers
+            late = {request: asking for request, asking in work.requests.items() if asking.until_s <= now_s}
+            effects += [Refuse(request, self._silent_server(now_s - asking.since_s)) for request, asking in late.items()]
+            work.requests = {request: asking for request, asking in work.requests.items() if request not in late}
+            if not work.requests and work.until_s <= now_s:
+                if work is self._running:
+                    self._give_up()
+                else:
+                    self._queue.remove(work)
+
+    def _silent_server(self, after_s: float) -> ParameterServerError:
+        """Return the error that names the server that all plans wait for."""
+        assert self._running is not None, "whoever waits for a plan waits for the one that runs"
+        server = next(server for server, answer in self._running.answers.items() if answer is None)
+        return Unreachable(server, self.servers[server].address, after_s, self._running.causes.get(server, "no answer to the coordinator"))
+
+    def _give_up(self) -> None:
+        assert self._running is not None
+        self._running.plan.close()
+        self._running = None
+        self._again_s.clear()
+
+    def _advance(self, effects: list[Effect]) -> None:
         """Start the next plan where none runs, and go on with one whose round is answered."""
         while True:
             if self._running is None:
                 if not self._queue:
                     return
                 self._running = self._queue.popleft()
-                self._running.started_s = now_s
             elif any(answer is None for answer in self._running.answers.values()):
                 return
             work = self._running
@@ -188,30 +259,37 @@ class CoordinatorCore:
                 effects += [Refuse(request, error) for request in work.requests]
                 self._running = None
             else:
-                work.answers = dict.fromkeys(sorted(self.servers))
+                work.answers, work.causes = dict.fromkeys(sorted(self.servers)), {}
                 for server in work.answers:
                     self._tell(server, effects)
 
     def _tell(self, server: str, effects: list[Effect]) -> None:
         assert self._running is not None
-        number, self._next_order = self._next_order, self._next_order + 1
+        number = self._number()
         self._orders[number] = (self._running.order, server)
         effects.append(Tell(number, server, self.servers[server].address, self._running.order))
 
+    def _number(self) -> int:
+        number, self._next_order = self._next_order, self._next_order + 1
+        return number
+
     def _on_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
+        contender = next((contender for contender in self._contenders if contender.question == number), None)
+        if contender is not None:
+            self._on_rival(contender, outcome, now_s, effects)
+            return
         order, server = self._orders.pop(number)
         work = self._running
         if work is None or order is not work.order or work.answers[server] is not None:
             return  # of a plan that was given up
         if not isinstance(outcome, ParameterServerError):
             work.answers[server] = outcome
-        elif work.is_for_all or (isinstance(outcome, Unreachable | Recovering) and now_s - work.started_s < ORDER_BUDGET_S):
+        elif work.is_for_all or isinstance(outcome, Unreachable | Recovering):
+            work.causes[server] = outcome.cause if isinstance(outcome, Unreachable) else str(outcome)
             self._again_s[server] = now_s + ORDER_AGAIN_S
         else:
-            work.plan.close()
             effects += [Refuse(request, outcome) for request in work.requests]
-            self._running = None
-            self._again_s.clear()
+            self._give_up()
 
     def _give_orders_again(self, now_s: float, effects: list[Effect]) -> None:
         for server in [server for server, due_s in self._again_s.items() if due_s <= now_s]:
@@ -234,32 +312,73 @@ class CoordinatorCore:
 
     # --- servers and the map -----------------------------------------------------------------------------------------------
 
-    def _register_server(self, request: int, body: RegisterServer, now_s: float) -> Body:
+    def _register_server(self, request: int, body: RegisterServer, now_s: float) -> Body | None:
         known = self.servers.get(body.server)
-        if known is not None and known.address == body.address:
+        if known is not None and (known.address, self._processes[known.name]) == (body.address, body.nonce):
             return ServerRegistered(body.server, known.incarnation)
-        if known is not None and self._map_is_planned():
+        if known is not None and self.shard_map is not None:
             want = "a name that is not in use: the rows of a server that ended are gone, and this cluster must be started anew"
             raise InvalidRequest("server name", f"{body.server!r}, which the shard map has at {known.address}", want)
         if known is None and len(self.servers) == self.servers_expected:
             want = f"one of the {self.servers_expected} servers that this cluster was started for: {', '.join(sorted(self.servers))}"
             raise InvalidRequest("server name", repr(body.server), want)
-        incarnation = known.incarnation + 1 if known is not None else 1
         try:
-            self.servers[body.server] = Server(body.server, body.address, incarnation, body.weight)
+            server = Server(body.server, body.address, known.incarnation + 1 if known is not None else 1, body.weight)
         except ValueError as error:
             raise InvalidRequest(
                 "server", f"{body.server!r} with weight {body.weight}", f"named, with a weight above 0 ({error})"
             ) from None
-        if len(self.servers) == self.servers_expected:
-            self._queue.append(_Work("map", self._publish_map(), [], is_for_all=True))
-        return ServerRegistered(body.server, incarnation)
+        if known is not None and known.address != server.address:
+            self._contend(request, body, server, known)
+            return None
+        return self._admit(server, body.nonce)
+
+    def _admit(self, server: Server, nonce: int) -> ServerRegistered:
+        self.servers[server.name], self._processes[server.name] = server, nonce
+        if self._map_is_planned():
+            if self._running is not None:
+                self._give_up()  # the map with the server that this one replaces: nothing else runs before there is a map
+            self._queue.append(_Work("map", self._publish_map()))
+        return ServerRegistered(server.name, server.incarnation)
+
+    def _contend(self, request: int, body: RegisterServer, server: Server, rival: Server) -> None:
+        """Let the rival be asked whether it lives: one that crashed before there was a map has lost nothing, and is replaced."""
+        for contender in self._contenders:
+            if (contender.body, contender.rival) == (body, rival):
+                contender.requests.append(request)
+                return
+        self._contenders.append(_Contender(body, server, rival, [request]))
+
+    def _question_rivals(self, effects: list[Effect]) -> None:
+        for contender in self._contenders:
+            if contender.question is None:
+                contender.question = self._number()
+                effects.append(Tell(contender.question, contender.rival.name, contender.rival.address, GetStats(Fence(0))))
+
+    def _on_rival(self, contender: _Contender, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
+        """Admit the contender where the rival is gone, also if nobody waits any more: it asks again, and must not find all as it was."""
+        self._contenders.remove(contender)
+        rival = contender.rival
+        is_open = self.shard_map is None and self.servers[rival.name] == rival
+        if is_open and isinstance(outcome, Unreachable):
+            self._admit(contender.server, contender.body.nonce)
+        for request in contender.requests:
+            try:
+                if is_open and not isinstance(outcome, Unreachable):
+                    have = f"{rival.name!r}, which the server at {rival.address} has"
+                    raise InvalidRequest("server name", have, "a name of its own: give this server another --name, or stop the other one")
+                reply = self._register_server(request, contender.body, now_s)
+            except ParameterServerError as error:
+                effects.append(Refuse(request, error))
+            else:
+                if reply is not None:
+                    effects.append(Reply(request, reply))
 
     def _map_is_planned(self) -> bool:
         return len(self.servers) == self.servers_expected
 
     def _publish_map(self) -> Plan:
-        first = plan(None, [self.servers[name] for name in sorted(self.servers)])
+        self._last_map = first = plan(self._last_map, [self.servers[name] for name in sorted(self.servers)])
         yield InstallMap(first)
         self.shard_map = first
         return Done()
@@ -306,7 +425,7 @@ class CoordinatorCore:
     def _create_table(self, request: int, body: CreateTable, now_s: float) -> Body | None:
         if self.shard_map is None:
             raise self._servers_missing()
-        self._enqueue(body.spec, request, lambda: self._create(body.spec))
+        self._enqueue(body.spec, request, body.wait_s, now_s, lambda: self._create(body.spec))
         return None
 
     def _create(self, spec: TableSpec) -> Plan:
@@ -334,13 +453,16 @@ class CoordinatorCore:
             raise InvalidRequest("rank", str(body.rank), f"from 0 to {body.world_size - 1}, less than world_size")
         if self.shard_map is None:
             raise self._servers_missing()
-        self._enqueue((body.rank, body.nonce), request, lambda: self._join(body))
+        self._enqueue((body.rank, body.nonce), request, body.wait_s, now_s, lambda: self._join(body))
         return None
 
     def _join(self, body: JoinJob) -> Plan:
         """Give the rank to a new incarnation (R7): fence the old one, learn how far it came, settle that on every server."""
-        if (body.rank, body.nonce) in self._joined:
-            return self._joined[body.rank, body.nonce]
+        became = self._nonces.get(body.rank, {}).get(body.nonce)
+        if became is not None:
+            if became < self._incarnations[body.rank]:
+                raise StaleIncarnation(body.rank, self._incarnations[body.rank], became)
+            return self._joined[body.rank]
         job = self._job_for(body)
         incarnation = self._incarnations[body.rank] = self._incarnations.get(body.rank, 0) + 1
         fenced: list[RankFenced] = yield FenceRank(self.term, body.rank, incarnation)
@@ -361,10 +483,11 @@ class CoordinatorCore:
         if body.rank in job.left:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
         job.ranks[body.rank] = incarnation
-        job.at_barrier.discard(body.rank)  # the one that stood there was another incarnation
+        job.at_barrier.pop(body.rank, None)  # the one that stood there was another incarnation
         assert self.shard_map is not None
         joined = JobJoined(incarnation, start, job.barrier, job.world_size, job.mode, 0, self.shard_map, self._tables_ready())
-        self._joined[body.rank, body.nonce] = joined
+        self._joined[body.rank] = joined
+        self._nonces.setdefault(body.rank, {})[body.nonce] = incarnation
         return joined
 
     def _job_for(self, body: JoinJob) -> Job:
@@ -393,34 +516,38 @@ class CoordinatorCore:
     def _take_leave(job: Job, rank: int) -> None:
         job.ranks.pop(rank, None)
         job.left.add(rank)
-        job.at_barrier.discard(rank)
+        job.at_barrier.pop(rank, None)
 
     # --- barriers ------------------------------------------------------------------------------------------------------------
 
     def _barrier(self, request: int, body: Barrier, now_s: float) -> Body | None:
         job = self._job_of(body)
         if body.generation == job.barrier:
-            job.at_barrier.add(body.rank)
+            job.at_barrier[body.rank] = body.value
 
         def attempt() -> Body | None:
             if body.generation == job.barrier and len(job.at_barrier) + len(job.left) == job.world_size:
-                job.barrier, job.at_barrier = job.barrier + 1, set()
+                job.barrier, job.minimum, job.at_barrier = job.barrier + 1, min(job.at_barrier.values(), default=0), {}
             if body.generation < job.barrier:
-                return Done()
+                return BarrierPassed(job.minimum)
             self._job_of(body)
             return None
 
         def give_up(after_s: float) -> ParameterServerError:
-            missing = sorted(set(range(job.world_size)) - job.at_barrier - job.left)
+            missing = sorted(set(range(job.world_size)) - job.at_barrier.keys() - job.left)
             return BarrierTimeout(body.generation, ", ".join(map(str, missing)), after_s)
 
         self._wait(request, body.wait_s, now_s, attempt, give_up)
         return None
 
     def _job_of(self, body: Barrier) -> Job:
-        if self.job is None or self.job.ranks.get(body.rank) != body.incarnation:
-            raise StaleIncarnation(body.rank, self._incarnations.get(body.rank, 0), body.incarnation)
-        return self.job
+        if self.job is not None and self.job.ranks.get(body.rank) == body.incarnation:
+            return self.job
+        have = self._incarnations.get(body.rank, 0)
+        if body.incarnation < have:
+            raise StaleIncarnation(body.rank, have, body.incarnation)
+        want = "a rank that takes part in the running job: connect with rank= and world_size= first"
+        raise InvalidRequest("rank", f"{body.rank}, which has not joined or has left", want)
 
 
 def _shown(spec: TableSpec, field_name: str) -> str:

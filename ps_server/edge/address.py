@@ -1,22 +1,6 @@
-"""Addresses as people write them: `host:port`, and `[host]:port` where the host is an IPv6 address."""
+"""What kind of address a host is, and how it is written with a port; ps_proto/address.py reads it again."""
 
 import ipaddress
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return (host, port); anything but host:port raises ValueError."""
-    host, colon, port = address.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if (
-        not colon
-        or not host
-        or (":" in host and not is_bracketed)
-        or not port.isascii()
-        or not port.isdigit()
-        or not 0 < int(port) < 65_536
-    ):
-        raise ValueError("must be host:port, as 127.0.0.1:7070")
-    return host.strip("[]"), int(port)
 
 
 def join_address(host: str, port: int) -> str:

@@ -1,6 +1,7 @@
 """A server as a process: a shard behind gRPC, known to the coordinator."""
 
 import asyncio
+import secrets
 import threading
 from concurrent.futures import Future
 
@@ -36,11 +37,12 @@ class ServerRole:
         self.max_request_bytes = settings.max_request_bytes
         self._settings = settings
         self._sender = sender
+        self._nonce = secrets.randbits(64)
 
     async def join(self, address: str) -> None:
         """Warm up, then register at the coordinator, which is asked again until it answers."""
         await _warm_up_aside()
-        request = RegisterServer(self._settings.name, self._settings.advertise or address, self._settings.weight)
+        request = RegisterServer(self._settings.name, self._settings.advertise or address, self._settings.weight, self._nonce)
         retry_s = RETRY_FIRST_S
         while True:
             try:

@@ -13,7 +13,7 @@ import uvloop
 from ps_proto.channel import SERVER_OPTIONS
 from ps_proto.errors import ParameterServerError
 from ps_server.edge.address import is_loopback, join_address
-from ps_server.edge.announce import announce
+from ps_server.edge.announce import CannotAnnounce, announce
 from ps_server.edge.bound_port import CannotListen, bind
 from ps_server.edge.health import Health
 from ps_server.edge.log import configure_log
@@ -65,7 +65,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
             await stop.wait()
         log.info("stopping")
         await health.say_stopping()
-    except CannotListen as error:
+    except (CannotAnnounce, CannotListen) as error:
         log.error(str(error))
         return WRONG_USAGE
     except ParameterServerError as error:

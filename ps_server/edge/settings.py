@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from ps_server.edge.address import is_wildcard, split_address
+from ps_proto.address import split_address
+from ps_server.edge.address import is_wildcard
 
 CONFIG = "config"  # names the TOML file itself; a flag or a variable, never a key
 

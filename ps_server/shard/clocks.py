@@ -10,27 +10,43 @@ class Clocks:
     """The roster of a job and the facts about its ranks.
 
     Every rank of 0..world_size-1 is in the roster from `first_clock` on, connected or not, until it leaves by its own word.
+    `finish` and `leave` alone change what is known; what every request asks for is kept, so that asking does not visit all ranks.
     """
 
     world_size: int = 0
     first_clock: int = 0
     finished: dict[int, int] = field(default_factory=dict)  # rank -> last finished step; merged by max, never lowered
     left_after: dict[int, int] = field(default_factory=dict)  # rank -> the last step it is in the roster of
+    present: list[int] = field(init=False)  # the ranks that have not left, ascending
+    least: int = field(init=False)  # the last finished step of the slowest of those present, or of all where none is; NEVER without ranks
+    _at_least: int = field(init=False)  # how many of them are at `least`: once none is, it is looked for anew
 
     def __post_init__(self) -> None:
         for rank in range(self.world_size):
             self.finished.setdefault(rank, self.first_clock - 1)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self.present = [rank for rank in range(self.world_size) if rank not in self.left_after]
+        counted = [self.finished[rank] for rank in self.present or range(self.world_size)]
+        self.least = min(counted, default=NEVER)
+        self._at_least = counted.count(self.least)
 
     def finish(self, rank: int, clock: int) -> bool:
         """Take `finished(rank, clock)` as known; return whether it is news."""
         if clock <= self.finished[rank]:
             return False
-        self.finished[rank] = clock
+        before, self.finished[rank] = self.finished[rank], clock
+        if before == self.least and (rank not in self.left_after or not self.present):
+            self._at_least -= 1
+            if self._at_least == 0:
+                self._look_again()
         return True
 
     def leave(self, rank: int) -> None:
         """Take the rank out of the roster of all steps after the last one it finished."""
         self.left_after.setdefault(rank, self.finished[rank])
+        self._look_again()
 
     def takes_part(self, rank: int, step: int) -> bool:
         """Return whether `rank` is in the roster of `step`."""
@@ -40,29 +56,24 @@ class Clocks:
         """Return the ranks whose gradients make up `step`, ascending."""
         return [rank for rank in range(self.world_size) if self.takes_part(rank, step)]
 
-    @property
-    def present(self) -> list[int]:
-        """The ranks that have not left."""
-        return [rank for rank in range(self.world_size) if rank not in self.left_after]
-
     def can_fold(self, step: int) -> bool:
         """Return whether the whole roster of `step`, which is not empty, has finished it."""
-        roster = self.roster(step)
-        return bool(roster) and all(self.finished[rank] >= step for rank in roster)
+        if self.present:  # one that left has finished every step that it is in the roster of
+            return self.least >= step
+        return any(last >= step for last in self.left_after.values())
 
     def within_bound(self, clock: int, bound: int) -> bool:
         """Return whether every rank has finished all steps < clock - bound (one that left has finished all of its own)."""
-        return all(self.finished[rank] >= clock - bound - 1 for rank in self.present)
+        return not self.present or self.least >= clock - bound - 1
 
     def slowest(self) -> int:
         """Return the rank that everybody waits for: the lowest of those with the fewest finished steps."""
-        ranks = self.present or list(range(self.world_size))
-        return min(ranks, key=lambda rank: (self.finished[rank], rank))
+        return next(rank for rank in self.present or range(self.world_size) if self.finished[rank] == self.least)
 
     @property
     def min_clock(self) -> int:
         """The clock of the slowest rank: how many steps it has finished, counted from step 0."""
-        return self.finished[self.slowest()] + 1 if self.world_size else 0
+        return self.least + 1
 
     @property
     def clock_max(self) -> int:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, fields
 
 @dataclass
 class TableCounters:
-    """Of one table on one server."""
+    """Of one table on one server. Bytes are those of the ids and rows in pulls and pushes that were answered."""
 
     rows_pulled: int = 0
     rows_pushed: int = 0
     rows_repeated: int = 0  # pushed again under a name that was applied: dropped
     rows_updated: int = 0  # rows that an optimizer touched
+    bytes_in: int = 0
+    bytes_out: int = 0
 
     def values(self) -> dict[str, float]:
         return {item.name: float(getattr(self, item.name)) for item in fields(self)}

@@ -15,6 +15,7 @@ IDLE_S = 60.0  # a reader asks for its next part within milliseconds; a minute f
 @dataclass
 class _Export:
     snapshot: Snapshot
+    with_state: bool
     rows_max: int  # in one part
     used_s: float
 
@@ -27,13 +28,18 @@ class Exports:
         self._open: dict[int, _Export] = {}
         self._next = 1
 
-    def open(self, table: Table, now_s: float) -> tuple[int, int]:
-        """Take a snapshot; return its number and how many rows it has. Raises Overloaded where OPEN_MAX are open."""
+    def open(self, table: Table, now_s: float, with_state: bool = False) -> tuple[int, int]:
+        """Take a snapshot; return its number and how many rows it has. `with_state`: it is read as whole records.
+
+        Raises Overloaded where OPEN_MAX are open.
+        """
         if len(self._open) >= OPEN_MAX:
             raise Overloaded(self._server, len(self._open), OPEN_MAX)
         number, self._next = self._next, self._next + 1
-        self._open[number] = _Export(table.snapshot(), max(1, READ_BYTES_MAX // (8 + 4 * table.spec.dim)), now_s)
-        return number, len(self._open[number].snapshot)
+        snapshot = table.snapshot()
+        columns = snapshot.width if with_state else table.spec.dim
+        self._open[number] = _Export(snapshot, with_state, max(1, READ_BYTES_MAX // (8 + 4 * columns)), now_s)
+        return number, len(snapshot)
 
     def read(self, number: int, rows_begin: int, rows_max: int, now_s: float) -> ExportPart:
         """Return rows rows_begin.. of a snapshot, at most `rows_max`, ascending by id."""
@@ -43,8 +49,8 @@ class Exports:
         if not 0 <= rows_begin <= len(export.snapshot) or rows_max < 1:
             raise InvalidRequest("rows_begin, rows_max", f"{rows_begin}, {rows_max}", f"0 to {len(export.snapshot)}, at least 1")
         export.used_s = now_s
-        ids, rows = export.snapshot.read(rows_begin, rows_begin + min(rows_max, export.rows_max))
-        return ExportPart(ids, rows)
+        read = export.snapshot.read_records if export.with_state else export.snapshot.read
+        return ExportPart(*read(rows_begin, rows_begin + min(rows_max, export.rows_max)))
 
     def close(self, number: int) -> None:
         """Give a snapshot back; one that is gone is fine."""

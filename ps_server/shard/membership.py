@@ -1,5 +1,8 @@
 """Whom a server listens to: the shard map, the timeline, the incarnation of each rank and the coordinator's term (R1, R12, R13)."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, StaleIncarnation, StaleOrder, StaleTimeline
 from ps_proto.requests import OBSERVER, Fence, Ids
 from sharding.hashing import table_salt
@@ -61,6 +64,11 @@ class Membership:
     def owns(self, table: str, ids: Ids) -> bool:
         """Return whether the map gives every id to this server."""
         return self.shard_map is not None and all_owned(table_salt(table), ids, self.shard_map.owners, self._me)
+
+    def owned_buckets(self) -> NDArray[np.int32]:
+        """Return the buckets that the map gives to this server, ascending."""
+        assert self.shard_map is not None, "the fence was checked"
+        return np.flatnonzero(self.shard_map.owners == self._me).astype(np.int32)
 
     def take_map(self, shard_map: ShardMap) -> None:
         """Follow this map if it is newer."""

@@ -1,7 +1,8 @@
 """One server's share of every table, as a state machine: `effects = shard.handle(event, now_s)`.
 
 A request is checked whole, then takes effect whole, in one turn; nothing here waits. A pull that may not be answered yet is parked and
-looked at again after every turn that changed something. Time only decides when a parked request is refused, never what a row is.
+looked at again after every turn that changed what a pull may wait for. Time only decides when a parked request is refused, never what
+a row is.
 
 Read `handle` first, then `_pull`, `_push` and `_fold`. The rules named R1 to R19 are docs/protocol.md's.
 """
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from ps_proto.errors import (
     InvalidRequest,
     ParameterServerError,
+    Recovering,
     RequestTooLarge,
     RowsUnset,
     StalenessTimeout,
@@ -25,7 +27,9 @@ from ps_proto.errors import (
 from ps_proto.requests import (
     OBSERVER,
     Assign,
+    ClearTable,
     CloseExport,
+    ColumnLayout,
     Done,
     ExportOpened,
     ExportPart,
@@ -61,10 +65,11 @@ from ps_server.shard.staging import Staging, fold
 from ps_server.shard.table import Table, TablePart
 from ps_server.shard.window import Names, Window
 from sharding.finite import all_finite
-from sharding.hashing import buckets_of, table_salt
+from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 
 RESUME_BYTES_MAX = 64 * 1024
 REQUEST_BYTES_MAX = 8 << 30
+ORDERS = (InstallMap, InstallTable, StartJob, FenceRank, ResolveRank)
 
 
 @dataclass(slots=True)
@@ -100,10 +105,14 @@ class Shard:
         self._hyperparameters: dict[int, dict[int, tuple[Hyperparameters, ...]]] = {}  # step -> rank -> what it asks for
         self._exports = Exports(server)
         self._parking = Parking(server, self.counters, self.membership.check)
+        self._orders_taken = 0
+        self._values_set = 0  # how often rows that a pull may wait for were assigned
+        self._woken_at = self._progress()
         self._turns: dict[type[Any], Callable[[int, Any, float], Body | None]] = {
             Pull: self._pull,
             Push: self._push,
             Assign: self._assign,
+            ClearTable: self._clear,
             Finish: self._finish,
             OpenExport: self._open_export,
             ReadExport: self._read_export,
@@ -123,6 +132,7 @@ class Shard:
         effects: list[Effect] = []
         match event:
             case Asked(request, body):
+                self._orders_taken += isinstance(body, ORDERS)
                 try:
                     reply = self._turns[type(body)](request, body, now_s)
                 except ParameterServerError as error:
@@ -137,9 +147,19 @@ class Shard:
                 self._exports.drop_idle(now_s)
             case Answered():
                 raise AssertionError("a shard gives no orders, so nothing answers one")
-        if len(self._parking):
+        progress = self._progress()
+        if progress != self._woken_at:
             effects += self._parking.wake(now_s)
+            self._woken_at = progress
+        effects += self._parking.expire(now_s)
         return effects
+
+    def _progress(self) -> tuple[int, ...]:
+        """Return numbers of which one differs whenever a parked request may go on, or must be refused before its time.
+
+        A push changes none of them, so those who wait are not visited by everybody else's requests.
+        """
+        return self.step, self.clocks.least, len(self.clocks.present), self._orders_taken, self._values_set
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due at the latest: the next parked request to give up, or the next export to fall idle."""
@@ -158,23 +178,39 @@ class Shard:
 
     def _check_rows(self, request: Push | Assign) -> None:
         """Check all of a push before any of it takes effect."""
+        self._check_writer(request)
+        if len({part.table for part in request.tables}) < len(request.tables):
+            raise InvalidRequest("tables", str([part.table for part in request.tables]), "each table once, with all of its rows")
+        for part in request.tables:
+            table = self._table(part.table)
+            width = table.spec.dim + self._state_words(request, table)
+            if part.rows.shape != (part.ids.size, width):
+                want = f"float32[{part.ids.size}, {width}]"
+                raise InvalidRequest(f"rows of table {part.table!r}", f"float32{list(part.rows.shape)}", want)
+            if not all_finite(np.ascontiguousarray(part.rows[:, : table.spec.dim])):  # state may count, and be any bits
+                raise InvalidRequest(f"rows of table {part.table!r}", "not finite (inf or nan)", "finite everywhere")
+            self.membership.check_owned(part.table, part.ids)
+        for part in request.tables:
+            self._check_room(part)
+
+    def _check_writer(self, request: Push | Assign | ClearTable) -> None:
         if request.fence.rank == OBSERVER:
             raise InvalidRequest("rank", "none", "a rank: an observer writes nothing")
         if not 1 <= request.seq <= CLOCK_MAX:
             raise InvalidRequest("seq", str(request.seq), f"from 1 to {CLOCK_MAX}")
         self._check_step("clock", request.fence.rank, request.fence.clock)
-        if len({part.table for part in request.tables}) < len(request.tables):
-            raise InvalidRequest("tables", str([part.table for part in request.tables]), "each table once, with all of its rows")
-        for part in request.tables:
-            table = self._table(part.table)
-            if part.rows.shape != (part.ids.size, table.spec.dim):
-                want = f"float32[{part.ids.size}, {table.spec.dim}]"
-                raise InvalidRequest(f"rows of table {part.table!r}", f"float32{list(part.rows.shape)}", want)
-            if not all_finite(part.rows):
-                raise InvalidRequest(f"rows of table {part.table!r}", "not finite (inf or nan)", "finite everywhere")
-            self.membership.check_owned(part.table, part.ids)
-        for part in request.tables:
-            self._check_room(part)
+
+    @staticmethod
+    def _state_words(request: Push | Assign, table: Table) -> int:
+        """Return how many words of state the request brings behind each row; they must lie as this table's do."""
+        columns = request.columns if isinstance(request, Assign) else ()
+        if columns and columns != table.columns:
+            raise InvalidRequest(f"state columns of table {table.spec.name!r}", _layout(columns), _layout(table.columns))
+        return sum([column.words for column in columns])
+
+    def _check_setter(self, fence: Fence, table: Table) -> None:
+        if isinstance(table.spec.initializer, Assigned) and fence.rank != 0:
+            raise InvalidRequest("rank", str(fence.rank), f"0: table {table.spec.name!r} takes its start values from rank 0 alone")
 
     def _check_step(self, field: str, rank: int, step: int) -> None:
         """Raise unless `rank` may write to `step` or finish it: in its roster, and no further than one beyond what it finished.
@@ -229,8 +265,11 @@ class Shard:
         self.counters.pulls += 1
         if pull.fence.rank != OBSERVER and tables:
             self.counters.saw_staleness(pull.fence.clock - self.clocks.min_clock)
-        for part in pull.tables:
-            self.counters.table(part.table).rows_pulled += part.ids.size
+        for part, read in zip(pull.tables, rows, strict=True):
+            counters = self.counters.table(part.table)
+            counters.rows_pulled += part.ids.size
+            counters.bytes_in += part.ids.nbytes
+            counters.bytes_out += read.nbytes
         return Pulled(rows, self.step)
 
     def _may_read(self, mode: Mode, fence: Fence, at_step: int) -> bool:
@@ -294,7 +333,9 @@ class Shard:
         for part, ids, rows in self._fresh(push, arriving):
             self._update(part.table, ids, rows, parameters.get(part.table))
         for part in push.tables:
-            self.counters.table(part.table).rows_pushed += part.ids.size
+            counters = self.counters.table(part.table)
+            counters.rows_pushed += part.ids.size
+            counters.bytes_in += part.ids.nbytes + part.rows.nbytes
         return Done(self.step)
 
     def _fresh(self, request: Push | Assign, parts: Sequence[TableRows]) -> list[tuple[TableRows, Ids, NDArray[np.float32]]]:
@@ -323,10 +364,26 @@ class Shard:
         self.membership.check(assign.fence)
         self._check_rows(assign)
         for part in assign.tables:
-            if isinstance(self.tables[part.table].spec.initializer, Assigned) and assign.fence.rank != 0:
-                raise InvalidRequest("rank", str(assign.fence.rank), f"0: table {part.table!r} takes its start values from rank 0 alone")
+            self._check_setter(assign.fence, self.tables[part.table])
         for part, ids, rows in self._fresh(assign, assign.tables):
-            self.tables[part.table].assign(ids, rows, assign.only_absent)
+            table = self.tables[part.table]
+            self._values_set += isinstance(table.spec.initializer, Assigned)
+            (table.restore if assign.columns else table.assign)(ids, rows, assign.only_absent)
+        return Done(self.step)
+
+    def _clear(self, request: int, clear: ClearTable, now_s: float) -> Body:
+        self.membership.check(clear.fence)
+        self._check_writer(clear)
+        table = self._table(clear.table)
+        self._check_setter(clear.fence, table)
+        rank, name = clear.fence.rank, push_name(clear.fence.clock, clear.seq)
+        owned = self.membership.owned_buckets()
+        fresh = self.window.fresh(rank, owned, name)
+        buckets = owned if fresh is None else owned[fresh]
+        is_cleared = np.zeros(NUM_BUCKETS, np.bool_)
+        is_cleared[buckets] = True
+        table.clear(is_cleared)
+        self.window.record(rank, buckets, name)
         return Done(self.step)
 
     # --- finished steps and folds --------------------------------------------------------------------------------------------
@@ -412,11 +469,12 @@ class Shard:
         self.membership.check(export.fence)
         table = self._table(export.table)
         mode = self._mode(table)
+        columns = table.columns if export.with_state else ()
 
         def attempt() -> ExportOpened | None:
             if not self._may_read(mode, export.fence, export.at_step):
                 return None
-            return ExportOpened(*self._exports.open(table, now_s), self.step)
+            return ExportOpened(*self._exports.open(table, now_s, export.with_state), self.step, columns)
 
         clock = export.fence.clock if export.fence.rank != OBSERVER else export.at_step
         bound = mode.bound if isinstance(mode, BoundedStaleness) else 0
@@ -432,6 +490,8 @@ class Shard:
         return Done(self.step)
 
     def _get_stats(self, request: int, stats: GetStats, now_s: float) -> Stats:
+        if self.membership.shard_map is None:
+            raise Recovering(self.server, "it has no shard map yet")  # whoever asks how it does must not take it for one that serves
         server = self.counters.values() | {
             "step": float(self.step),
             "min_clock": float(self.clocks.min_clock),
@@ -513,9 +573,16 @@ class Shard:
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the state contradicts itself; the simulator asks after every run."""
+        assert self.clocks == Clocks(self.clocks.world_size, self.clocks.first_clock, self.clocks.finished, self.clocks.left_after), (
+            "what the clocks keep is what a look at every rank gives"
+        )
         assert not self.clocks.can_fold(self.step), "a step that can be folded is folded in the same turn"
         assert all(step >= self.step for step in self._hyperparameters), "hyperparameters of a folded step are dropped"
         assert all(step >= self.step for step in self.staging.steps), "a step that is over holds no pushes"
         for name, table in self.tables.items():
             ids, _ = table.snapshot().read(0, len(table))
             assert self.membership.owns(name, ids), f"rows of others in {name!r}"
+
+
+def _layout(columns: tuple[ColumnLayout, ...]) -> str:
+    return ", ".join([f"{column.name} {column.dtype}[{column.words}]" for column in columns]) or "none"

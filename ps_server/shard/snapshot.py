@@ -34,6 +34,11 @@ class Snapshot:
         return self._ids.size
 
     @property
+    def width(self) -> int:
+        """Return the words of a record."""
+        return self._slab.width
+
+    @property
     def num_kept(self) -> int:
         """Return how many records had to be kept because they changed."""
         return self._num_kept

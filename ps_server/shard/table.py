@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps_proto.errors import TableFull
+from ps_proto.requests import ColumnLayout
 from ps_proto.values import TableSpec
 from ps_server.shard.index import SlotIndex
 from ps_server.shard.initializers import row_initializer
@@ -70,6 +71,11 @@ class Table:
         """Return how many rows there may be."""
         return self._slab.capacity
 
+    @property
+    def columns(self) -> tuple[ColumnLayout, ...]:
+        """Return the state columns behind each row, in their order."""
+        return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._optimizer.columns])
+
     def pull(self, ids: Ids) -> Rows:
         """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes.
 
@@ -120,11 +126,16 @@ class Table:
 
         With `only_absent`, rows that are there are left as they are, and of a repeat the first stays. Raises TableFull, changing nothing.
         """
-        ids, rows = _checked_ids(ids), _checked_rows(rows, ids.size, self._dim)
-        slots, created = self._find_or_insert(ids)
-        if only_absent:
-            slots, rows = slots[created], read_only(rows[created])
-        scatter(self._slab.records, slots, rows)
+        self._set(ids, _checked_rows(rows, ids.size, self._dim), only_absent)
+
+    def restore(self, ids: Ids, records: Records, only_absent: bool = False) -> None:
+        """Set whole records, float32[n, width], row and state columns; otherwise as `assign`."""
+        self._set(ids, _checked_rows(records, ids.size, self._slab.width), only_absent)
+
+    def clear(self, buckets: npt.NDArray[np.bool_]) -> None:
+        """Drop the rows of the buckets that are True in bool[16384], with their state. O(rows)."""
+        ids = self._slab.ids[self._index.live_slots()]
+        self._index.remove(read_only(ids[buckets[buckets_of(self._salt, read_only(ids))]]))
 
     def snapshot(self) -> Snapshot:
         """Return this instant of the table, which stays while the table goes on. O(rows): it copies the ids."""
@@ -152,6 +163,12 @@ class Table:
             raise ValueError(f"some rows of the part are in table {self.spec.name!r} already, or in the part twice")
         slots, _ = self._find_or_insert(ids)
         scatter(self._slab.records, slots, records)
+
+    def _set(self, ids: Ids, given: Rows, only_absent: bool) -> None:
+        slots, created = self._find_or_insert(_checked_ids(ids))
+        if only_absent:
+            slots, given = slots[created], read_only(given[created])
+        scatter(self._slab.records, slots, given)
 
     def _find_or_insert(self, ids: Ids) -> tuple[Slots, npt.NDArray[np.int32]]:
         """Return the slots, about to be written, and the positions in the batch that got a new one, its state set."""

@@ -6,10 +6,10 @@ the verb that looks at a cluster; script_tokens.py tells the flags of `launch` a
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError
 
+from ps_proto.release import installed_release
 from ps_worker.cli.script_tokens import mark_script
 from ps_worker.cli.verbs import find_verbs
 
@@ -19,7 +19,7 @@ SCRIPT_VERBS = ("launch", "worker")
 
 def build_app() -> App:
     """Return the command line with every verb that is installed; a verb's module is imported once it is asked for."""
-    app = App(name="rowstead", help="A parameter server for PyTorch: run it, and look at it.", version=_version)
+    app = App(name="rowstead", help="A parameter server for PyTorch: run it, and look at it.", version=installed_release)
     for verb in find_verbs():
         app.command(verb.import_path, name=verb.name, help=verb.summary)
     return app
@@ -35,7 +35,7 @@ def worker_main() -> None:
     """Run `ps-worker` in the same way."""
     from ps_worker.launch.command import worker
 
-    app = App(name="ps-worker", help=worker.__doc__, version=_version)
+    app = App(name="ps-worker", help=worker.__doc__, version=installed_release)
     app.default(worker)
     _run(app, mark_script(sys.argv[1:]))
 
@@ -45,10 +45,3 @@ def _run(app: App, tokens: Sequence[str]) -> None:
         app(tokens, exit_on_error=False)
     except CycloptsError:
         sys.exit(WRONG_USAGE)  # cyclopts has printed what is wrong
-
-
-def _version() -> str:
-    try:
-        return version("rowstead")
-    except PackageNotFoundError:
-        return "a checkout that is not installed"

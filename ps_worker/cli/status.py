@@ -8,10 +8,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ps_proto.errors import ParameterServerError
+from ps_proto.address import check_address
+from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_worker.cli.cluster_report import ClusterReport, ServerReport, TableReport, collect
 
-UNREACHABLE = 1  # the exit code
+UNREACHABLE, WRONG_USAGE = 1, 2  # the exit codes
 
 
 def status(
@@ -21,6 +22,11 @@ def status(
     timeout_s: Annotated[float, Parameter(help="How long to wait for each process, in seconds.")] = 5.0,
 ) -> int:
     """Show the servers, tables and job of a cluster."""
+    try:
+        check_address("the coordinator's address", coordinator)
+    except InvalidRequest as error:
+        print(error, file=sys.stderr)
+        return WRONG_USAGE
     from ps_worker.transport.grpc import GrpcTransport  # gRPC takes a while to import: not for --help
 
     transport = GrpcTransport()

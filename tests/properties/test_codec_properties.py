@@ -12,7 +12,7 @@ from ps_proto import parameter_server_pb2 as pb
 from ps_proto.errors import ParameterServerError
 from ps_proto.methods import METHODS, Reader, to_bytes
 from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES_MAX
-from ps_proto.requests import Assign, ExportPart, Fence, Finished, Hyperparameters, Pull, Pulled, Push, TableIds, TableRows
+from ps_proto.requests import Assign, ColumnLayout, ExportPart, Fence, Finished, Hyperparameters, Pull, Pulled, Push, TableIds, TableRows
 from samples import REPLIES, REQUESTS, same
 
 KINDS = [*METHODS, *{method.reply for method in METHODS.values()}]
@@ -46,7 +46,10 @@ def tables(draw: st.DrawFn) -> tuple[TableRows, ...]:
 table_ids = tables().map(lambda some: tuple(TableIds(table.table, table.ids) for table in some))
 pulls = st.builds(Pull, fences, table_ids, finished, waits, at_steps)
 pushes = st.builds(Push, fences, st.integers(0, 2**32 - 1), tables(), hyperparameters)
-assigns = st.builds(Assign, fences, st.integers(0, 2**32 - 1), tables(), st.booleans())
+columns = st.lists(st.builds(ColumnLayout, st.text(max_size=8), st.integers(-(2**31), 2**31 - 1), st.text(max_size=8)), max_size=3).map(
+    tuple
+)
+assigns = st.builds(Assign, fences, st.integers(0, 2**32 - 1), tables(), st.booleans(), columns)
 pulled = st.builds(Pulled, tables().map(lambda some: tuple(table.rows for table in some)), st.integers(-(2**63), 2**63 - 1))
 export_parts = tables().filter(bool).map(lambda some: ExportPart(some[0].ids, some[0].rows))
 

@@ -8,7 +8,9 @@ from conversation import Conversation
 from ps_proto.errors import ParameterServerError
 from ps_proto.requests import (
     Assign,
+    ClearTable,
     CloseExport,
+    ColumnLayout,
     Fence,
     FenceRank,
     Finish,
@@ -58,13 +60,15 @@ def blocks(draw: st.DrawFn) -> TableRows:
     return TableRows(table, picked, np.full(shape, draw(st.sampled_from([1.0, 1.0, -2.0, -2.0, 3e38, np.nan])), np.float32))
 
 
+layouts = st.sampled_from([(), (), (), (ColumnLayout("sum_of_squares", 1, "float32"),), (ColumnLayout("m", -1, "no"),)])
 many_blocks = st.lists(blocks(), max_size=2).map(tuple)
 KINDS: dict[str, tuple[int, st.SearchStrategy[object]]] = {  # how often, what
     "pull": (6, st.builds(Pull, fences, st.lists(st.builds(TableIds, names, ids), max_size=2).map(tuple), finished, WAITS, STEPS)),
     "push": (9, st.builds(Push, fences, st.sampled_from([1, 1, 2, 3, 0, 2**32 - 1]), many_blocks, hyperparameters)),
-    "assign": (3, st.builds(Assign, fences, st.sampled_from([1, 2, 3]), many_blocks, st.booleans())),
+    "assign": (3, st.builds(Assign, fences, st.sampled_from([1, 2, 3]), many_blocks, st.booleans(), layouts)),
+    "clear": (1, st.builds(ClearTable, fences, st.sampled_from([0, 1, 2, 3]), names)),
     "finish": (9, st.builds(Finish, fences, finished, st.sampled_from([False, False, False, True]), WAITS)),
-    "open": (2, st.builds(OpenExport, fences, names, WAITS, STEPS)),
+    "open": (2, st.builds(OpenExport, fences, names, WAITS, STEPS, st.booleans())),
     "read": (
         2,
         st.builds(ReadExport, fences, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 2**63 - 1]), st.sampled_from([1, 2**63 - 1])),

@@ -1,0 +1,102 @@
+"""`rowstead launch`, and `rowstead worker`, which is also `ps-worker` and `python -m ps_worker`."""
+
+import os
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from ps_proto.errors import InvalidRequest
+from ps_worker.place import COORDINATOR, RANK, WORLD_SIZE, find_place
+
+WRONG_USAGE = 2  # the exit code
+SERVERS_MAX = 256
+
+Arguments = Annotated[str, Parameter(allow_leading_hyphen=True, help="The script's own arguments: all that stands after it.")]
+Script = Annotated[str, Parameter(help="Training script that each worker runs.")]
+
+
+def launch(
+    script: Script,
+    /,
+    *arguments: Arguments,
+    servers: Annotated[int, Parameter(help="How many servers hold the rows.")] = 1,
+    workers: Annotated[int, Parameter(help="How many processes run the script.")] = 1,
+    host: Annotated[str, Parameter(help="Address that coordinator and servers listen on.")] = "127.0.0.1",
+    log_dir: Annotated[Path | None, Parameter(help="Folder for a file with each process's lines, beside showing them.")] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Parameter(help="The least level that coordinator and servers log.")
+    ] = "info",
+    max_restarts: Annotated[int, Parameter(help="How often a worker that failed is started again; only 0 for now.")] = 0,
+) -> int:
+    """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
+
+    Each process's lines are shown under its name. When all workers have ended well, so does the job, with 0; when one fails, the rest are
+    ended, and the exit code is the failed one's. Ctrl-C ends them all, with 130.
+    """
+    try:
+        _check_count("servers", servers, SERVERS_MAX)
+        _check_count("workers", workers, None)
+        _check_host(host)
+        if max_restarts != 0:
+            raise InvalidRequest("max_restarts", str(max_restarts), "0: a worker that is started again cannot resume its step yet")
+        _check_script(script)
+        _check_log_dir(log_dir)
+    except InvalidRequest as error:
+        print(error, file=sys.stderr)
+        return WRONG_USAGE
+    from ps_worker.launch.stop_signals import StopSignals
+
+    with StopSignals() as signals:  # first: what follows takes a second to import, and Ctrl-C may come in it
+        from ps_worker.launch.console import Console
+        from ps_worker.launch.supervisor import Plan, Supervisor
+
+        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level)
+        return Supervisor(plan, Console(os.environ), signals).run()
+
+
+def worker(
+    script: Script,
+    /,
+    *arguments: Arguments,
+    coordinator: Annotated[str | None, Parameter(help=f"The coordinator's host:port. [env: {COORDINATOR}]")] = None,
+    rank: Annotated[int | None, Parameter(help=f"This worker's number, from 0. [env: {RANK}]")] = None,
+    world_size: Annotated[int | None, Parameter(help=f"How many workers the job has. [env: {WORLD_SIZE}]")] = None,
+) -> int:
+    """Run a training script as one worker of a job; on several machines, once for each worker."""
+    try:
+        place = find_place(coordinator, rank, world_size, os.environ)
+        _check_script(script)
+    except InvalidRequest as error:
+        print(error, file=sys.stderr)
+        return WRONG_USAGE
+    os.execve(sys.executable, [sys.executable, script, *arguments], {**os.environ, **place.variables()})
+
+
+def _check_count(name: str, number: int, most: int | None) -> None:
+    if number < 1 or (most is not None and number > most):
+        raise InvalidRequest(name, str(number), f"a whole number from 1 {f'to {most}' if most is not None else 'on'}")
+
+
+def _check_host(host: str) -> None:
+    try:
+        is_wildcard = ip_address(host).is_unspecified
+    except ValueError:  # a name
+        is_wildcard = False
+    if is_wildcard or not host:
+        raise InvalidRequest("host", repr(host), "an address of this machine that workers can connect to")
+
+
+def _check_log_dir(log_dir: Path | None) -> None:
+    try:
+        if log_dir is not None:
+            log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest("log_dir", f"{str(log_dir)!r} ({error.strerror})", "a folder, or a place where one can be made") from None
+
+
+def _check_script(script: str) -> None:
+    if not Path(script).exists():
+        raise InvalidRequest("script", repr(script), f"a file that exists; seen from {Path.cwd()}, it does not")

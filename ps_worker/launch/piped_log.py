@@ -1,0 +1,94 @@
+"""What a process prints, streamed to the console while it runs."""
+
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import BinaryIO
+
+from ps_worker.launch.console import Console
+from ps_worker.launch.lines import LineSplitter
+from ps_worker.process_log import LAST_LINES
+
+READ_BYTES = 65_536
+DRAIN_S = 1.0  # for the last lines of a process that has ended; longer only where something that escaped it still holds its pipes
+
+
+class PipedLog:
+    """Two pipes, each with a thread that reads it; the lines go to the console and, where there is one, to `file`."""
+
+    def __init__(self, name: str, console: Console, file: BinaryIO | None) -> None:
+        self._name = name
+        self._console = console
+        self._file = file
+        self._last: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._lock = threading.Lock()  # guards _last and _file
+        self._threads: list[threading.Thread] = []
+
+    def open(self) -> tuple[int, int]:
+        return self._pipe(is_error=False), self._pipe(is_error=True)
+
+    def last_lines(self) -> list[str]:
+        self.drain()
+        with self._lock:
+            return [line.decode(errors="replace") for line in self._last]
+
+    def drain(self) -> None:
+        """Wait until all that was printed is out, or DRAIN_S."""
+        deadline_s = time.monotonic() + DRAIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
+    def close(self) -> None:
+        self.drain()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def _pipe(self, is_error: bool) -> int:
+        reader, writer = os.pipe()
+        thread = threading.Thread(target=self._pump, args=(reader, is_error), name=f"rowstead-log-{self._name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return writer
+
+    def _pump(self, reader: int, is_error: bool) -> None:
+        splitter = LineSplitter()
+        with open(reader, "rb", buffering=0) as pipe:
+            while data := pipe.read(READ_BYTES):
+                self._take(splitter.feed(data, time.monotonic()), is_error)
+        self._take(splitter.end(), is_error)
+
+    def _take(self, lines: list[bytes], is_error: bool) -> None:
+        if not lines:
+            return
+        with self._lock:
+            self._last.extend(lines)
+            if self._file is not None:
+                self._file.write(b"".join([line + b"\n" for line in lines]))
+        self._console.write(self._name, lines, is_error)
+
+
+class PipedLogs:
+    """A PipedLog for each process, which also writes `folder`/NAME.log where there is a folder."""
+
+    def __init__(self, console: Console, folder: Path | None) -> None:
+        self._console = console
+        self._folder = folder
+        self._logs: list[PipedLog] = []
+
+    def of(self, process: str) -> PipedLog:
+        file = None
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            file = (self._folder / f"{process}.log").open("wb", buffering=0)
+        log = PipedLog(process, self._console, file)
+        self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        for log in self._logs:
+            log.close()
+        self._logs.clear()

@@ -1,0 +1,127 @@
+"""A job of one machine: a cluster and workers that begin together, are watched together and end together."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_proto.errors import ClusterFailed
+from ps_worker.child import SIGNALLED, Child, ProcessEnded
+from ps_worker.launch import tethered
+from ps_worker.launch.console import Console
+from ps_worker.launch.piped_log import PipedLogs
+from ps_worker.launch.stop_signals import Stopped, StopSignals
+from ps_worker.local_cluster import LocalCluster
+from ps_worker.place import Place
+
+POLL_S = 0.05
+START_TIMEOUT_S = 120.0  # the first start ever compiles the kernels
+WORKER_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. `command`: a worker's, as its script and the script's arguments; `host`: where coordinator and servers listen."""
+
+    servers: int
+    workers: int
+    command: tuple[str, ...]
+    host: str
+    log_dir: Path | None
+    log_level: str
+
+
+class Supervisor:
+    """Runs one job; from the main thread, since `tethered.py` ties the workers' lives to the thread that starts them."""
+
+    def __init__(self, plan: Plan, console: Console, signals: StopSignals) -> None:
+        self._plan = plan
+        self._console = console
+        self._signals = signals
+        self._logs = PipedLogs(console, plan.log_dir)
+        flags = [f"--host={plan.host}", f"--log-level={plan.log_level}"]
+        self._cluster = LocalCluster(plan.servers, START_TIMEOUT_S, self._logs, flags, while_waiting=signals.check)
+        self._workers: list[Child] = []
+
+    def run(self) -> int:
+        """Run the job to its end and return the exit code.
+
+        0 when all workers ended with 0; that of the process that failed first, or 128 and the signal's number where a signal ended it; 130
+        after Ctrl-C, 143 after SIGTERM. Nothing that was started is left. A signal that comes while all is being ended kills the rest.
+        """
+        self._signals.act = self._kill
+        code, end_signal = 0, signal.SIGTERM
+        try:
+            self._signals.check()
+            self._cluster.start()
+            self._start_workers()
+            self._wait()
+        except Stopped as stopped:
+            code, end_signal = SIGNALLED + stopped.number, stopped.number
+            self._console.say(f"{stopped.number.name}: stopping.")
+        except ClusterFailed as error:
+            code = (isinstance(error, ProcessEnded) and error.exit_code) or 1
+            self._console.say(str(error))
+        finally:
+            self._end(end_signal)
+        if code == 0 and self._signals.received is not None:
+            code = SIGNALLED + self._signals.received
+        return code
+
+    def _start_workers(self) -> None:
+        for rank in range(self._plan.workers):
+            environment = worker_environment(self._plan, self._cluster.address, rank, os.environ)
+            name = f"worker-{rank}"
+            command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
+            self._workers.append(Child(name, command, environment, self._logs.of(name)))
+        pids = self._cluster.pids | {worker.name: worker.pid for worker in self._workers}
+        processes = ", ".join(f"{name} {pid}" for name, pid in pids.items())
+        self._console.say(f"The coordinator listens at {self._cluster.address}. Process ids: {processes}.")
+
+    def _wait(self) -> None:
+        """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for the first process that failed."""
+        running = list(self._workers)
+        while running:
+            self._signals.check()
+            self._cluster.check()
+            for worker in running:
+                if worker.poll() != 0:
+                    worker.check()
+            running = [worker for worker in running if worker.poll() is None]
+            time.sleep(POLL_S)
+
+    def _end(self, number: signal.Signals) -> None:
+        """End the workers, asking them with the signal `number` first, then the cluster."""
+        self._signals.acts_at_first = True
+        for worker in self._workers:
+            worker.signal(number)
+        deadline_s = time.monotonic() + WORKER_GRACE_S
+        for worker in self._workers:
+            worker.wait_or_kill(max(0.0, deadline_s - time.monotonic()))
+        self._cluster.stop()
+        self._logs.close()
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        self._cluster.kill()
+
+
+def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the worker `rank`: ours, with its place, under torchrun's names where that has one.
+
+    What it prints comes at once, and its threads leave room for the other workers', unless `environment` says otherwise.
+    """
+    # Not by the number of servers: threads cut torch's sums, and the bits must not depend on how many servers there are.
+    threads = max(1, len(os.sched_getaffinity(0)) // plan.workers)
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": str(threads),
+        **environment,
+        **Place(address, rank, plan.workers).variables(),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(plan.workers),
+    }

@@ -1,0 +1,264 @@
+"""The session of a training script: its place in the job, its client, and how both end.
+
+There is one in a process. `init` begins it, `current_session` finds it, so that modules of a model need not be handed a client.
+
+    with the block        it ends as its client does: normally by finishing the step and leaving the job, after an exception by neither
+    with the interpreter  an unclosed one the same: it is closed, but within EXIT_WAIT_S, unless the script ends in an exception that nobody
+                          caught. Then half a step may have been pushed, and to finish it or to leave would let the others go on as if all
+                          were well. A sys.exit() is an end that the script chose, so it counts as a normal one.
+    by a signal           nothing is sent: the servers see a worker that is gone
+"""
+
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol, Self, TypedDict, Unpack, runtime_checkable
+
+from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
+from ps_proto.values import Mode, Sync
+from ps_worker.client import Client, connect
+from ps_worker.local_cluster import LocalCluster, local_cluster
+from ps_worker.place import find_place
+
+log = logging.getLogger("rowstead")
+
+EXIT_WAIT_S = 30.0  # for the other ranks, where the script ended without close()
+LAST_LOOK_S = 2.0  # at a cluster that is about to end
+
+_Change = tuple[str, str, float, float]  # server, table, rows held, rows pushed
+
+_current: "Session | None" = None
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """What can say its state and take it back: a module, an optimizer, a scheduler, a data position."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class ConnectOptions(TypedDict, total=False):
+    """What `init` hands on to `connect`."""
+
+    rpc_timeout_s: float
+    retry_timeout_s: float
+    wait_timeout_s: float
+    part_size_bytes: int
+
+
+def init(
+    mode: Mode | None = None,
+    *,
+    address: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    servers: int = 1,
+    **options: Unpack[ConnectOptions],
+) -> "Session":
+    """Take this script's place in its job and return the session.
+
+    The place is what the arguments say, else the environment: ROWSTEAD_COORDINATOR, RANK and WORLD_SIZE, as `rowstead launch` and
+    `ps-worker` set them, the last two also torchrun. Where nobody names a coordinator, the script is alone: it gets an embedded cluster
+    with this many `servers`, which ends with the session. `mode` is ps.Sync() unless said; `options` are those of `connect`.
+
+    Raises InvalidRequest for a place that makes no sense, for a second session, and in a child that multiprocessing or os.fork made, unless
+    address, rank and world_size are all arguments: a child inherits its parent's environment, and would take over its parent's rank.
+    Raises what `connect` and `local_cluster` raise.
+    """
+    global _current
+    is_told_all = None not in (address, rank, world_size)
+    if not is_told_all:
+        _check_is_no_child()
+    if _current is not None and _current.is_open:
+        raise InvalidRequest("ps.init()", "called a second time", "called once: use ps.session(), or close the first session")
+    place = find_place(address, rank, world_size, os.environ)
+    mode = Sync() if mode is None else mode
+    if place.address is not None:
+        _current = Session(connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, **options), None)
+        return _current
+    cluster = local_cluster(servers).start()
+    try:
+        _current = Session(connect(cluster.address, rank=0, world_size=1, mode=mode, **options), cluster)
+    except BaseException:
+        cluster.stop()
+        raise
+    return _current
+
+
+def current_session() -> "Session":
+    """Return this process's open session; InvalidRequest where there is none. It is also `ps.session()`."""
+    if _current is not None:
+        _current.check_owner()
+    if _current is None or not _current.is_open:
+        raise InvalidRequest("The session of this process", "missing", "begun first: call ps.init()")
+    return _current
+
+
+class Session:
+    """A worker's place in the job, as `init` made it; for one thread at a time. `with` closes it."""
+
+    def __init__(self, client: Client, cluster: LocalCluster | None) -> None:
+        self._client = client
+        self._cluster = cluster
+        self._owner = os.getpid()
+        self._is_open = True
+        self._registered: dict[str, Resumable] = {}
+        self._saved: set[_Change] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process may use it."""
+        return self._is_open and not self.is_forked
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it belongs to a process that this one is a fork of."""
+        return os.getpid() != self._owner
+
+    @property
+    def client(self) -> Client:
+        """The client that has this worker's rank."""
+        self.check_owner()
+        if not self._is_open:
+            raise ClientClosed("be used")
+        return self._client
+
+    @property
+    def rank(self) -> int:
+        rank = self._client.rank
+        assert rank is not None, "init connects with a rank"
+        return rank
+
+    @property
+    def world_size(self) -> int:
+        return self._client.world_size
+
+    @property
+    def registered(self) -> Mapping[str, Resumable]:
+        """What `register` was given, by name."""
+        return MappingProxyType(self._registered)
+
+    def barrier(self) -> None:
+        """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
+        self.client.barrier()
+
+    def register(self, name: str, obj: Resumable) -> None:
+        """Keep `obj` under `name` as part of what this worker needs to go on after a restart.
+
+        It must have state_dict() and load_state_dict(). They are only kept: this version does not resume a worker. Raises InvalidRequest.
+        """
+        if not isinstance(name, str) or not name:
+            raise InvalidRequest("name", repr(name), "a text that is not empty")
+        if name in self._registered:
+            raise InvalidRequest("name", f"{name!r}, which is taken", "another for each object")
+        if isinstance(obj, type) or not isinstance(obj, Resumable):
+            raise InvalidRequest(
+                f"what is registered as {name!r}", f"a {type(obj).__name__}", "an object with state_dict and load_state_dict"
+            )
+        self._registered[name] = obj
+
+    def mark_saved(self) -> None:
+        """Note that all rows are saved as they are now: an embedded cluster that ends with later changes says so."""
+        self._saved = self._changes()
+
+    def close(self) -> None:
+        """Finish a step that has pushes, leave the job and wait for the last fold; then end an embedded cluster. Again: does nothing."""
+        self._end(self._client.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end(self._client.close if error is None else self._client.disconnect)
+
+    def check_owner(self) -> None:
+        """Raise InvalidRequest in a fork of the process that called init."""
+        if self.is_forked:
+            raise InvalidRequest(
+                "This process",
+                f"a fork of process {self._owner}, which has the session",
+                "that process itself",
+            )
+
+    def _end(self, leave: Callable[[], None]) -> None:
+        if not self.is_open:
+            return
+        try:
+            leave()
+        finally:
+            self._is_open = False
+            self._end_cluster()
+
+    def _end_cluster(self) -> None:
+        """Stop an embedded cluster; log one line where it had changes that nobody saved."""
+        if self._cluster is None:
+            return
+        try:
+            changed = sorted({table for _, table, *_ in self._changes() - self._saved})
+            if changed:
+                log.warning("The embedded cluster ends unsaved: what changed in %s is gone. Keep it with ps.save().", ", ".join(changed))
+        except ParameterServerError:
+            pass  # its servers do not answer: the script has had an error that says more
+        finally:
+            self._cluster.stop()
+
+    def _changes(self) -> "set[_Change]":
+        """Return what an embedded cluster's tables hold and were sent, of those that do."""
+        if self._cluster is None:
+            return set()
+        with connect(self._cluster.address, rpc_timeout_s=LAST_LOOK_S, retry_timeout_s=LAST_LOOK_S, wait_timeout_s=LAST_LOOK_S) as observer:
+            return {
+                (server, table, numbers["rows"], numbers["rows_pushed"])
+                for server, stats in observer.stats().items()
+                for table, numbers in stats.tables.items()
+                if numbers["rows"] or numbers["rows_pushed"]
+            }
+
+
+def _check_is_no_child() -> None:
+    if multiprocessing.parent_process() is not None or (_current is not None and _current.is_forked):
+        raise InvalidRequest(
+            "This process",
+            "a child of the training script",
+            'the script itself: call ps.init() under `if __name__ == "__main__":`, or give a child that shall be a worker of its own '
+            "address, rank and world_size",
+        )
+
+
+def _close_at_exit() -> None:
+    """End a session that the script left open."""
+    session = _current
+    if session is None or not session.is_open:
+        return
+    uncaught = getattr(sys, "last_value", None)  # set by the interpreter for an exception that it has just printed
+    if uncaught is not None:
+        session.__exit__(type(uncaught), uncaught, None)
+        return
+    closing = threading.Thread(target=_close_quietly, args=(session,), daemon=True)
+    closing.start()
+    with suppress(KeyboardInterrupt):  # it would keep what else ends with the interpreter from ending
+        closing.join(EXIT_WAIT_S)
+    if closing.is_alive():
+        log.warning("The script ended without session.close(), and the other ranks are not done with its last step: it does not wait on.")
+        session.client.disconnect()
+        closing.join(EXIT_WAIT_S)
+
+
+def _close_quietly(session: Session) -> None:
+    try:
+        session.close()
+    except ClientClosed:
+        pass  # waited for in vain, and said so
+    except ParameterServerError as error:
+        log.warning("The script ended without session.close(), and closing it failed: %s", error)
+
+
+# Not atexit: by then the threads that a client's calls run in are over. Registered later than theirs, it runs before theirs.
+threading._register_atexit(_close_at_exit)  # type: ignore[attr-defined]  # private, but Python's own executors end in the same way

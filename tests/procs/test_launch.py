@@ -1,0 +1,225 @@
+"""`rowstead launch`, with real processes: what it shows, how it ends, and that nothing is left however it ends."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from procs.launched import launched, wait_until_gone
+from procs.started import rowstead
+
+TRAIN = """
+import sys
+import numpy as np
+import ps_worker as ps
+
+def main():
+    with ps.init(mode=ps.Sync()) as session:
+        client, ids = session.client, np.arange(100)
+        client.create_table(ps.TableSpec("rows", dim=2, optimizer=ps.SGD(lr=1.0)))
+        for step in range(5):
+            client.push("rows", ids, -np.full((100, 2), session.rank + 1, np.float32))
+            client.end_step()
+        client.flush()
+        print("rank", session.rank, "of", session.world_size, sys.argv[1:], sorted(set(client.pull("rows", ids).ravel().tolist())))
+
+if __name__ == "__main__":
+    main()
+"""
+
+WAIT = """
+import time
+print("waiting", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
+    with launched(tmp_path, TRAIN, "--servers", "9", "-h", servers=2) as launch:
+        assert launch.wait() == 0, launch.err
+        sums = [5 * (1 + 2) / 2]  # five steps, each the mean over both ranks
+        assert sorted(launch.out.splitlines()) == [f"worker-{rank} | rank {rank} of 2 ['--servers', '9', '-h'] {sums}" for rank in (0, 1)]
+        assert list(launch.pids()) == ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
+        for server in ("server-0", "server-1"):
+            assert f"{server} | " in launch.err
+        assert launch.err.count("stopping") == 3  # asked, not killed
+
+
+PRINTING = """
+import os, sys
+for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"):
+    print(name, os.environ[name])
+for number in range(200):
+    print(number, os.environ["RANK"] * 5000)
+for percent in range(101):
+    print(f"\\r{percent}%", end="", file=sys.stderr)
+print(file=sys.stderr)
+print("no end", end="")
+"""
+
+
+def test_lines_stay_whole_under_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with launched(tmp_path, PRINTING, flags=(f"--log-dir={tmp_path / 'logs'}",)) as launch:
+        assert launch.wait() == 0, launch.err
+        for rank in (0, 1):
+            lines = [line.removeprefix(f"worker-{rank} | ") for line in launch.out.splitlines() if line.startswith(f"worker-{rank} | ")]
+            place = [f"RANK {rank}", "WORLD_SIZE 2", f"LOCAL_RANK {rank}", "LOCAL_WORLD_SIZE 2", "OMP_NUM_THREADS 7"]
+            assert lines == [*place, *(f"{number} {str(rank) * 5000}" for number in range(200)), "no end"]
+            bar = [line for line in launch.err.splitlines() if line.startswith(f"worker-{rank} | ")]
+            assert (bar[0], bar[-1]) == (f"worker-{rank} | 0%", f"worker-{rank} | 100%")
+            assert len(bar) < 10
+            assert sorted((tmp_path / "logs" / f"worker-{rank}.log").read_text().splitlines()) == sorted(
+                [*lines, *(line.removeprefix(f"worker-{rank} | ") for line in bar)]
+            )
+        assert len(launch.out.splitlines()) == 2 * 206
+        assert "serving" in (tmp_path / "logs" / "server-0.log").read_text()
+
+
+FAILING = """
+import os, time
+if os.environ["RANK"] == "0":
+    time.sleep(1000)
+print("the first line")
+print("the last line", end="")
+os._exit(3)
+"""
+
+
+def test_a_worker_that_fails_ends_the_job_with_its_last_lines_and_its_code(tmp_path: Path) -> None:
+    with launched(tmp_path, FAILING) as launch:
+        assert launch.wait() == 3
+        assert launch.said()[1:] == ["worker-1 ended with exit code 3. Its last lines:", "the first line", "the last line"]
+        assert "worker-1 | the last line" in launch.out.splitlines()
+
+
+@pytest.mark.parametrize("name", ["worker-1", "server-0", "coordinator"])
+def test_a_process_that_is_killed_ends_the_job_and_is_named(name: str, tmp_path: Path) -> None:
+    with launched(tmp_path, WAIT) as launch:
+        launch.wait_for("waiting", times=2)
+        processes = launch.children()
+        os.kill(launch.pids()[name], signal.SIGKILL)
+        assert launch.wait() == 128 + signal.SIGKILL
+        assert f"{name} was killed by SIGKILL. Its last lines:" in launch.said()
+        wait_until_gone(processes)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("stage", ["coordinator | ", "server-0 | ", "worker-0 | waiting"])
+def test_a_signal_ends_all_at_every_stage(stage: str, number: signal.Signals, code: int, tmp_path: Path) -> None:
+    with launched(tmp_path, WAIT) as launch:
+        launch.wait_for(stage)
+        processes = launch.children()
+        launch.process.send_signal(number)
+        assert launch.wait() == code
+        assert launch.said()[-1] == f"{number.name}: stopping."
+        wait_until_gone(processes)
+        ours = [line for line in launch.err.splitlines() if not line.startswith("worker-")]
+        assert "Traceback" not in "\n".join(ours)
+
+
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGINT, lambda *_: print("ignored", flush=True))
+print("waiting", flush=True)
+while True:
+    time.sleep(1000)
+"""
+
+
+def test_a_second_ctrl_c_kills_what_the_first_did_not_end(tmp_path: Path) -> None:
+    with launched(tmp_path, STUBBORN) as launch:
+        launch.wait_for("waiting", times=2)
+        processes = launch.children()
+        launch.process.send_signal(signal.SIGINT)
+        launch.wait_for("ignored", times=2)
+        assert launch.process.poll() is None
+        begin_s = time.monotonic()
+        launch.process.send_signal(signal.SIGINT)
+        assert launch.wait() == 130
+        assert time.monotonic() - begin_s < 3  # below the 5 s after which it would kill them anyway
+        wait_until_gone(processes)
+
+
+def test_ctrl_c_while_the_servers_stop_kills_them(tmp_path: Path) -> None:
+    script = "import os, sys, time\nprint('waiting', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)"
+    with launched(tmp_path, script, str(tmp_path / "go")) as launch:
+        launch.wait_for("waiting", times=2)
+        processes = launch.children()
+        os.kill(launch.pids()["server-0"], signal.SIGSTOP)  # so that it does not stop by itself
+        (tmp_path / "go").touch()
+        launch.wait_for("coordinator  stopping")
+        begin_s = time.monotonic()
+        launch.process.send_signal(signal.SIGINT)
+        assert launch.wait() == 130
+        assert time.monotonic() - begin_s < 3
+        wait_until_gone(processes)
+
+
+def test_a_worker_that_ignores_every_request_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + STUBBORN, workers=1) as launch:
+        launch.wait_for("waiting")
+        processes = launch.children()
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait() == 143
+        wait_until_gone(processes)
+
+
+# What a worker may be at when the launcher is killed: nothing of it may keep it alive.
+BUSY = {
+    "ignoring signals": "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN); time.sleep(1000)",
+    "in a C call that holds the interpreter": "ctypes.PyDLL(None).sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("what", BUSY)
+def test_no_orphan_is_left_when_the_launcher_is_killed(what: str, tmp_path: Path) -> None:
+    with launched(tmp_path, f"import ctypes, signal, time\nprint('waiting', flush=True)\n{BUSY[what]}", servers=2) as launch:
+        launch.wait_for("waiting", times=2)
+        processes = launch.children()
+        assert len(processes) == 5
+        launch.process.kill()
+        launch.process.wait()
+        wait_until_gone(processes)
+
+
+def test_what_a_worker_started_ends_with_it(tmp_path: Path) -> None:
+    script = "import subprocess\nprint('child', subprocess.Popen(['sleep', '1000']).pid, flush=True)"
+    with launched(tmp_path, script, workers=1) as launch:
+        assert launch.wait() == 0
+        child = int(launch.out.split()[-1])
+        assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_cluster_that_does_not_start_is_named_with_its_last_words(tmp_path: Path) -> None:
+    with launched(tmp_path, WAIT, flags=("--host=no-such-host.invalid",)) as launch:
+        assert launch.wait() == 2
+        assert launch.said()[0] == "coordinator ended with exit code 2. Its last lines:"
+        assert "no-such-host.invalid" in launch.said()[1]
+        assert "waiting" not in launch.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--workers=2", "none.py"), "script is 'none.py', but must be a file that exists"),
+        (("--workers=0", __file__), "workers is 0, but must be a whole number from 1 on"),
+        (("--servers=257", __file__), "servers is 257, but must be a whole number from 1 to 256"),
+        (("--max-restarts=1", __file__), "max_restarts is 1, but must be 0: a worker that is started again cannot resume its step yet"),
+        (("--host=0.0.0.0", __file__), "host is '0.0.0.0', but must be an address of this machine that workers can connect to"),
+        ((f"--log-dir={__file__}", __file__), "must be a folder"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_exit_code_2(flags: tuple[str, ...], sentence: str) -> None:
+    refused = rowstead("launch", *flags)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (line,) = refused.stderr.splitlines()
+    assert sentence in line
+
+
+def test_a_launch_without_a_script_is_wrong_usage() -> None:
+    assert rowstead("launch").returncode == 2
+    assert rowstead("launch", "--servers=two", __file__).returncode == 2

@@ -1,0 +1,35 @@
+"""What a worker is told by its environment."""
+
+import os
+from dataclasses import replace
+
+from ps_worker.launch.supervisor import Plan, worker_environment
+
+PLAN = Plan(servers=2, workers=2, command=("train.py",), host="127.0.0.1", log_dir=None, log_level="info")
+
+
+def test_a_worker_is_told_its_place() -> None:
+    environment = worker_environment(PLAN, "127.0.0.1:7070", 1, {"RANK": "9", "HOME": "/home"})
+    assert {
+        name: environment[name] for name in ("ROWSTEAD_COORDINATOR", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "HOME")
+    } == {
+        "ROWSTEAD_COORDINATOR": "127.0.0.1:7070",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "HOME": "/home",
+    }
+
+
+def test_workers_share_the_cores_and_servers_change_nothing() -> None:
+    cores = len(os.sched_getaffinity(0))
+    for workers in (1, 2, 1000):
+        for servers in (1, 5):  # threads cut torch's sums: with them, the bits would depend on the servers
+            threads = worker_environment(replace(PLAN, workers=workers, servers=servers), "a:1", 0, {})["OMP_NUM_THREADS"]
+            assert threads == str(max(1, cores // workers))
+
+
+def test_what_the_user_set_stays() -> None:
+    environment = worker_environment(PLAN, "a:1", 0, {"OMP_NUM_THREADS": "64", "PYTHONUNBUFFERED": ""})
+    assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("64", "")
