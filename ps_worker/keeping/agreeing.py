@@ -1,0 +1,39 @@
+"""What rank 0 does for all ranks of a job, while the others wait."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from ps_proto.errors import InvalidRequest, ParameterServerError
+from ps_worker.client import Client
+from ps_worker.session import current_session
+
+FAILED, DONE = 0, 1
+
+
+def as_rank_0(client: Client, work: Callable[[], None]) -> bool:
+    """Once every rank is here and its finished steps are in the rows, do the work on rank 0; return on every rank whether it was done.
+
+    What the work raises, rank 0 raises. Nobody trains in the meantime, so that it is one instant of all tables, whatever their modes.
+    """
+    client.flush()
+    client.barrier()
+    if client.rank != 0:
+        return client.agree_async(DONE).result() == DONE
+    try:
+        work()
+    except Exception:
+        with suppress(ParameterServerError):  # the first error says more
+            client.agree_async(FAILED).result()
+        raise
+    client.agree_async(DONE).result()
+    return True
+
+
+def mark_saved(client: Client) -> None:
+    """Tell the session, where there is one, that its rows are on disk."""
+    try:
+        session = current_session()
+    except InvalidRequest:
+        return  # a client of its own
+    if session.client is client:
+        session.mark_saved()

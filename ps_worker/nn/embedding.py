@@ -1,0 +1,162 @@
+"""torch.nn.Embedding and EmbeddingBag over tables: the same arguments and results, with rows that live on servers."""
+
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ps_proto.errors import InvalidRequest
+from ps_proto.requests import Ids
+from ps_proto.values import Initializer, Mode, Normal
+from ps_worker.nn.pooling import Bags, check_pooling, pool
+from ps_worker.nn.reading import Lookup, Plan, RowModule, ids_of
+from ps_worker.nn.table import RowTable
+
+
+class _OneTable(RowModule):
+    """What Embedding and EmbeddingBag have in common."""
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        padding_idx: int | None,
+        max_norm: float | None,
+        name: str | None,
+        initializer: Initializer | None,
+        seed: int,
+        mode: Mode | None,
+    ) -> None:
+        if name is None:
+            raise InvalidRequest(
+                "name", "missing", f"the table's name, as in {type(self).__name__}({num_embeddings}, {embedding_dim}, name='user')"
+            )
+        if max_norm is not None:
+            raise InvalidRequest(
+                "max_norm", str(max_norm), "None: rows live on servers, which do not renormalise them; clip gradients instead"
+            )
+        if num_embeddings is not None and not _is_whole(num_embeddings, 1, 2**64):
+            raise InvalidRequest("num_embeddings", repr(num_embeddings), "a whole number from 1, or None: any id")
+        padding_min, padding_max = (-(2**63), 2**64) if num_embeddings is None else (-num_embeddings, num_embeddings)
+        if padding_idx is not None and not _is_whole(padding_idx, padding_min, padding_max):
+            raise InvalidRequest("padding_idx", repr(padding_idx), f"None or a whole number from {padding_min} to {padding_max - 1}")
+        if num_embeddings is not None and padding_idx is not None and padding_idx < 0:
+            padding_idx += num_embeddings
+        super().__init__([RowTable(name, embedding_dim, initializer or Normal(), seed, mode)])
+        self.num_embeddings = num_embeddings
+        self.embedding_dim = embedding_dim
+        self.padding_idx = padding_idx
+        self.table_name = name
+
+    @property
+    def weight(self) -> NoReturn:
+        raise InvalidRequest(
+            "weight", "asked for", "read with client.export(name), ps.to_torch(model) or ps.save: the rows live on servers"
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, name={self.table_name!r}, padding_idx={self.padding_idx}"
+
+    def _checked(self, ids: Ids) -> Ids:
+        """Raise IndexError for ids outside of num_embeddings, as torch does."""
+        if self.num_embeddings is not None and ids.size and int(ids.max()) >= self.num_embeddings:
+            largest = int(ids.max().view(np.int64))  # as given, where it is a negative one
+            raise IndexError(f"id {largest} is outside of table {self.table_name!r} of {self.num_embeddings} embeddings")
+        return ids
+
+    def _is_kept(self, ids: Ids) -> npt.NDArray[np.bool_] | None:
+        """Return which ids are no padding, bool[n]; None where all are."""
+        if self.padding_idx is None:
+            return None
+        kept: npt.NDArray[np.bool_] = ids != np.uint64(self.padding_idx % 2**64)
+        return None if kept.all() else kept
+
+
+def _is_whole(value: object, least: int, beyond: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < beyond
+
+
+class Embedding(_OneTable):
+    """torch.nn.Embedding over the table `name`.
+
+    num_embeddings  None: any id; a number: ids outside are an IndexError, as in torch.
+    padding_idx     reads as zeros, is never pulled or pushed.
+    initializer     of rows that nobody has pushed to; Normal() as in torch.
+    sparse          is accepted and changes nothing: gradients are of the rows used.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        *,
+        name: str | None = None,
+        sparse: bool = False,
+        initializer: Initializer | None = None,
+        seed: int = 0,
+        mode: Mode | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, mode)
+
+    def plan(self, *inputs: Any) -> Plan:
+        ids = self._checked(ids_of(inputs[0], f"ids of {self.table_name!r}"))
+        kept = self._is_kept(ids)
+        (table,) = self._tables.values()
+        return Plan([Lookup.of(table, ids if kept is None else ids[kept])], kept)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return float32[*input.shape, dim] for ids of any shape."""
+        plan, (leaf,) = self.read(input)
+        inverse = torch.from_numpy(plan.lookups[0].inverse).to(leaf.device)
+        if plan.rest is None:
+            rows = F.embedding(inverse, leaf)
+        else:
+            kept = torch.from_numpy(np.flatnonzero(plan.rest)).to(leaf.device)
+            rows = leaf.new_zeros((plan.rest.size, self.embedding_dim)).index_copy(0, kept, F.embedding(inverse, leaf))
+        return rows.reshape(*input.shape, self.embedding_dim)
+
+
+class EmbeddingBag(_OneTable):
+    """torch.nn.EmbeddingBag over the table `name`; arguments as for Embedding. Padding is left out of the bag."""
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        *,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        seed: int = 0,
+        table_mode: Mode | None = None,
+    ) -> None:
+        check_pooling(mode)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, table_mode)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode!r}"
+
+    def plan(self, *inputs: Any) -> Plan:
+        values, offsets, weights = inputs
+        bags = Bags.of(values, offsets, weights, self.table_name, self.mode, self.include_last_offset)
+        kept = self._is_kept(self._checked(bags.ids))
+        if kept is not None:
+            bags = bags.only(kept)
+        (table,) = self._tables.values()
+        return Plan([Lookup.of(table, bags.ids)], bags)
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Return float32[B, dim]: for ids[B, n], or for ids[n] with offsets[B]."""
+        plan, (leaf,) = self.read(input, offsets, per_sample_weights)
+        return pool(leaf, plan.lookups[0].inverse, plan.rest, self.mode)

@@ -1,0 +1,200 @@
+"""The loop over a loader that reads ahead of the training: `ps.prefetch`.
+
+    for batch in ps.prefetch(loader, ids=...):     # here: read batch t + depth, plan it, ask for its rows
+        ... model(batch) ... optimizer.step()      # its rows were asked for `depth` batches ago
+
+A pull carries the clock of the step that will use its rows. Each batch is taken to be one step, so the batch after this one is for the
+next clock; at every batch that is checked against the client's clock, and what was asked for another step is asked for again:
+
+    a batch without step()              the rows that wait for a clock that did not come are asked for the one at work
+    several steps in a batch            the rows of a step gone by are asked for anew
+    without gradients (evaluation)      no step comes: all is asked for the step at work
+
+So such loops get the right rows too, but may wait for them as if nothing had been asked ahead. The loader is read in the user's thread, so
+that it may do what any loader may, and Ctrl-C ends it as ever; a DataLoader with workers reads in its own processes beside that.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+
+from ps_proto.errors import InvalidRequest
+from ps_worker.client import Client
+from ps_worker.nn.reading import RowModule
+from ps_worker.prefetch.device import moved
+from ps_worker.prefetch.ending import Ending, OwnEnd, end_with_shortest
+from ps_worker.prefetch.fetch import Fetch, Planned, client_of
+from ps_worker.session import current_session
+
+B = TypeVar("B")
+IdsOf = Callable[[B], Mapping[RowModule, Any]]
+
+
+def prefetch(
+    loader: Iterable[B],
+    ids: IdsOf[B] | None = None,
+    *,
+    device: torch.device | str | int | None = None,
+    depth: int = 1,
+    uneven: Literal["leave", "stop"] = "leave",
+    client: Client | None = None,
+) -> "Prefetch[B]":
+    """Iterate over the loader's batches, on `device`, while the rows of the next `depth` of them travel.
+
+        for batch in ps.prefetch(loader, ids=lambda batch: {model.bags: batch.sparse}, device="cuda"):
+            loss = criterion(model(batch), batch.label); loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+    ids      batch -> {module of ps.nn: what its forward will get}: a tensor, a dict, or a tuple of arguments. All tables of the modules and
+             the dense parameters of their optimizer travel in one pull. It is called again on the moved batch, where there is a `device`.
+    uneven   what happens where ranks have unequally many batches. "leave": a rank's loop ends with its data; once it closes, the others go
+             on without it. "stop": all ranks end after as many batches as the shortest has; every rank must then run the loop, and
+             end it early, if at all, at the same batch.
+    client   by default that of the modules, else the session's.
+
+    It can be iterated again, for another pass. The loader must give each batch arrays of its own. An exception of the loader or of `ids`
+    arrives at the batch that it is about. Raises InvalidRequest; in the loop also what pulls raise, and BarrierTimeout with "stop".
+    """
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise InvalidRequest("depth", repr(depth), "a whole number from 1: how many batches to read ahead")
+    if uneven not in ("leave", "stop"):
+        raise InvalidRequest("uneven", repr(uneven), "'leave' or 'stop'")
+    return Prefetch(loader, ids, None if device is None else torch.device(device), depth, uneven == "stop", client)
+
+
+@dataclass(frozen=True)
+class Prefetch(Generic[B]):
+    """See `prefetch`."""
+
+    loader: Iterable[B]
+    ids: IdsOf[B] | None
+    device: torch.device | None
+    depth: int
+    stops_with_shortest: bool
+    client: Client | None
+
+    def __len__(self) -> int:
+        """Return the loader's own length; with uneven="stop" the pass may be shorter."""
+        return len(self.loader)  # type: ignore[arg-type]  # the TypeError of a loader without one says what there is to say
+
+    def __iter__(self) -> Iterator[B]:
+        reading = _Pass(self)
+        try:
+            yield from reading.batches()
+        finally:
+            reading.forget()
+
+
+@dataclass(frozen=True)
+class _Read(Generic[B]):
+    """A batch, and its rows on their way; or the error that reading it ended in."""
+
+    batch: B
+    rows: Fetch | None = None
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: Exception
+
+
+class _Pass(Generic[B]):
+    """One pass over the loader. `_queue`: the batch at work, then those read ahead."""
+
+    def __init__(self, settings: Prefetch[B]) -> None:
+        self._settings = settings
+        self._client = settings.client
+        self._source = iter(settings.loader)
+        self._queue: deque[_Read[B] | _Failed] = deque()
+        self._is_read_out = False
+        self._taken = 0
+
+    def batches(self) -> Iterator[B]:
+        """Yield the batches."""
+        self._read_ahead(None)
+        ending = self._ending()
+        while ending.goes_on(self._taken, bool(self._queue)):
+            head = self._queue[0]
+            ending.look_ahead(len(self._queue) > 1)
+            if isinstance(head, _Failed):
+                raise head.error
+            if head.rows is not None:
+                head.rows.expect()
+            yield head.batch
+            self._taken += 1
+            if head.rows is not None:
+                head.rows.forget()
+            self._queue.popleft()
+            self._aim()
+            self._read_ahead(ending.limit)
+
+    def forget(self) -> None:
+        """Let go of all that was read."""
+        for item in self._queue:
+            if isinstance(item, _Read) and item.rows is not None:
+                item.rows.forget()
+        self._queue.clear()
+
+    def _ending(self) -> Ending:
+        if not self._settings.stops_with_shortest:
+            return OwnEnd()
+        return end_with_shortest(self._client or current_session().client, self._settings.loader, bool(self._queue))
+
+    def _aim(self) -> None:
+        """Make sure that each batch's rows are for the step that will use them."""
+        for position, item in enumerate(self._queue):
+            if isinstance(item, _Read) and item.rows is not None:
+                item.rows.aim(self._step(position))
+
+    def _step(self, position: int) -> int:
+        """Return the step of the batch at this position of the queue."""
+        assert self._client is not None
+        comes = torch.is_grad_enabled() and self._client.rank is not None
+        return self._client.clock + (position if comes else 0)
+
+    def _read_ahead(self, limit: int | None) -> None:
+        while not self._is_read_out and len(self._queue) <= self._settings.depth:
+            if limit is not None and self._taken + len(self._queue) >= limit:
+                return
+            try:
+                batch = next(self._source)
+            except StopIteration:
+                self._is_read_out = True
+                return
+            except Exception as error:
+                self._fail(error)
+                return
+            try:
+                self._queue.append(self._ask_for(batch))
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Keep an error for the batch that it is about."""
+        self._queue.append(_Failed(error))
+        self._is_read_out = True
+
+    def _ask_for(self, batch: B) -> _Read[B]:
+        settings = self._settings
+        there = batch if settings.device is None else moved(batch, settings.device)
+        if settings.ids is None:
+            return _Read(there)
+        given = _checked(settings.ids(batch))
+        inputs = given if there is batch else settings.ids(there)
+        planned = [Planned.of(module, value, inputs[module]) for module, value in given.items()]
+        if not planned:
+            return _Read(there)
+        if self._client is None:
+            self._client = client_of([item.module for item in planned])
+        return _Read(there, Fetch(planned, self._client, self._step(len(self._queue))))
+
+
+def _checked(given: Mapping[RowModule, Any]) -> Mapping[RowModule, Any]:
+    if not isinstance(given, Mapping) or not all([isinstance(module, RowModule) for module in given]):
+        got = type(given).__name__ if not isinstance(given, Mapping) else f"of {', '.join(type(module).__name__ for module in given)}"
+        raise InvalidRequest(
+            "what `ids` returns", got, "a dict from modules of ps.nn to what their forwards get: {model.bags: batch.sparse}"
+        )
+    return given
