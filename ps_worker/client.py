@@ -22,6 +22,7 @@ from typing import Any, Self, overload
 
 import numpy as np
 
+from ps_proto.address import check_address
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError, StalenessTimeout
 from ps_proto.parts import PART_SIZE_BYTES
 from ps_proto.requests import OBSERVER, Ids, Rows, Stats
@@ -73,6 +74,7 @@ def connect(
     for name, value in (("rpc_timeout_s", rpc_timeout_s), ("retry_timeout_s", retry_timeout_s), ("wait_timeout_s", wait_timeout_s)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise InvalidRequest(name, repr(value), "a finite number of seconds above 0")
+    check_address("address", address)
     rank, world_size = _whole("rank", rank), _whole("world_size", world_size)
     if mode is not None and not isinstance(mode, Mode):
         raise InvalidRequest("mode", repr(mode), "a mode such as ps.Sync()")

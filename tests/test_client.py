@@ -545,6 +545,17 @@ def test_a_cluster_that_is_away_is_named() -> None:
         cluster.connect()
 
 
+def test_a_dead_server_is_named_by_who_joins_and_who_creates_a_table() -> None:
+    cluster = InProcess()
+    with cluster.connect(0, 2, Async(), BRIEF) as client:
+        cluster.down.add("server-1:0")
+        with pytest.raises(Unreachable, match=r"server-1 at server-1:0 did not answer for 1\.\d s \(connection refused\)"):
+            client.create_table(ITEM)
+        with pytest.raises(Unreachable, match=r"server-1 at server-1:0 did not answer for 1\.\d s \(connection refused\)"):
+            cluster.connect(1, 2, Async(), BRIEF)
+        cluster.down.clear()
+
+
 @each_mode
 def test_connecting_again_as_the_same_rank_replaces_the_worker(mode: Mode) -> None:
     cluster, old = alone(mode, 2, ITEM)

@@ -17,6 +17,7 @@ from beside_torch import asked_ids, one_worker, trained
 from inprocess import Fault, InProcess
 from ps_proto.requests import Finish, Push
 from ps_worker.optim import ServerOptimizer
+from sharding.hashing import buckets_of, table_salt
 
 IDS = torch.tensor([1, 2, 1])
 
@@ -288,6 +289,22 @@ def test_a_step_called_again_after_an_error_counts_once(mode: ps.Mode, body: typ
         optimizer.zero_grad()
         client.flush()
         assert row(client) == -2
+
+
+def test_a_step_that_one_server_refused_goes_on_under_its_name() -> None:
+    cluster = InProcess(2, rows_max=2)
+    with cluster.connect(0, 1, ps.Async()) as client:
+        model, optimizer = rows_model(client)
+        shard_map = client._worker.shard_map
+        assert shard_map is not None
+        owners = shard_map.owners[buckets_of(table_salt("rows"), np.arange(20, dtype=np.uint64))]
+        few, many = np.flatnonzero(owners == 0)[:1], np.flatnonzero(owners == 1)[:3]
+        model(torch.from_numpy(np.concatenate([few, many]))).sum().backward()
+        for _ in range(2):
+            with pytest.raises(ps.PushPartlyTaken):
+                optimizer.step()
+        assert row(client, few[0]) == -1
+        client.disconnect()
 
 
 # --- dense parameters ------------------------------------------------------------------------------------------------------------

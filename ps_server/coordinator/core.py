@@ -139,7 +139,7 @@ class CoordinatorCore:
         self._last_job = 0
         self._incarnations: dict[int, int] = {}
         self._joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
-        self._nonces: dict[int, dict[int, int]] = {}  # rank -> nonce -> the incarnation that this try to join became
+        self._nonces: dict[int, dict[int, int]] = {}  # rank -> nonce -> the incarnation it became; two numbers a join, so all are kept
         self._installed: set[str] = set()  # tables that every server has acknowledged
         self._queue: deque[_Work] = deque()
         self._running: _Work | None = None

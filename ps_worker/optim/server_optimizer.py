@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ps_proto.errors import InvalidRequest
+from ps_proto.errors import InvalidRequest, PushPartlyTaken
 from ps_proto.values import Adagrad, Adam, Mode, Optimizer
 from ps_worker.client import Client
 from ps_worker.nn.reading import RowModule
@@ -116,7 +116,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         try:
             if pushes:
                 self.client.push(pushes)
-        except (ConnectionError, TimeoutError):  # it may have arrived, and keeps its name
+        except (PushPartlyTaken, ConnectionError, TimeoutError):  # some of it may have arrived, and it keeps its name
             self._note_pushed()
             raise
         self._note_pushed()

@@ -170,7 +170,7 @@ SERVER_REFUSES: dict[str, tuple[Callable[[Fence], object], type[ParameterServerE
         ("client.create_table",),
     ),
     "export of an unknown table": (lambda fence: OpenExport(fence, "nobody's"), ps.UnknownTable, ("client.create_table",)),
-    "no room": (push(rows(ITEM), rows(USER, count=ROWS_MAX + 1)), ps.TableFull, ("'user'", "maximum of 500 rows", "Add servers")),
+    "no room": (push(rows(ITEM), rows(USER, count=ROWS_MAX + 1)), ps.TableFull, ("'user'", "no room beyond 500 rows", "Add servers")),
     "oversized": (
         push(rows(USER), rows(ITEM, count=2_000)),
         ps.RequestTooLarge,
@@ -350,7 +350,7 @@ def test_a_worker_that_was_replaced_is_told_and_its_successor_goes_on(cluster: C
             with refused(cluster, second, ps.StaleIncarnation, "Rank 0 has been taken over"):
                 first.push("user", IDS, np.ones((3, 4), np.float32))
 
-    with pytest.raises(ps.UnfinishedPush, match="connect again with this rank"):
+    with pytest.raises(ps.StaleIncarnation, match="connect again to become the newest"):
         be_replaced()  # the first one closes last, and cannot
 
 

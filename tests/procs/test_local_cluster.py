@@ -10,7 +10,7 @@ import pytest
 
 from polling import poll_until
 from procs.started import rowstead
-from ps_proto.errors import ClientClosed, ClusterFailed, InvalidRequest
+from ps_proto.errors import ClusterFailed, InvalidRequest
 from ps_worker.local_cluster import local_cluster
 
 
@@ -33,7 +33,7 @@ def test_a_cluster_is_ready_and_then_gone(tmp_path: Path) -> None:
         log = (tmp_path / f"{name}.log").read_text()
         assert "stopping" in log  # asked, not killed
         assert "Traceback" not in log
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClusterFailed, match="not running"):
         _ = cluster.address
 
 

@@ -91,6 +91,40 @@ def test_a_server_too_many_is_refused_in_a_sentence(cluster: list[Started]) -> N
     assert "Traceback" not in refused.stderr
 
 
+def test_a_server_restarted_under_its_name_and_port_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with started(tmp_path, "coordinator", "coordinator", "--servers=1") as coordinator:
+        flags = ["server", f"--coordinator={coordinator.address}", "--name=server-0"]
+        with started(tmp_path, "server", *flags) as server:
+            server.wait_for_log("serving")
+            flags.append(f"--port={server.address.rpartition(':')[2]}")
+            poll_until(lambda: "1 of 1 servers serve" in rowstead("status", coordinator.address).stdout)
+        refused = rowstead(*flags)
+        assert refused.returncode == 1
+        assert "the rows of a server that ended are gone, and this cluster must be started anew" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_the_second_server_of_a_name_is_refused_and_one_that_crashed_comes_back(tmp_path: Path) -> None:
+    with started(tmp_path, "coordinator", "coordinator", "--servers=2") as coordinator:
+        flags = ["server", f"--coordinator={coordinator.address}", "--name=server-0"]
+        with started(tmp_path, "first", *flags) as first:
+            first.wait_for_log("serving")
+            refused = rowstead(*flags)
+            assert refused.returncode == 1
+            assert f"'server-0', which the server at {first.address} has" in refused.stderr
+        with started(tmp_path, "again", *flags) as again:
+            again.wait_for_log("serving")
+            assert json.loads(rowstead("status", coordinator.address, "--json").stdout)["servers"][0]["address"] == again.address
+
+
+@pytest.mark.parametrize("target", ["/no such folder/address", "999"])
+def test_an_announcement_that_cannot_be_written_is_a_sentence(target: str) -> None:
+    refused = rowstead("coordinator", "--servers=1", f"--announce={target}")
+    assert refused.returncode == 2
+    assert f"announce is '{target}', which cannot be written to" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
 def test_a_stop_is_clean(number: signal.Signals, tmp_path: Path) -> None:
     with (

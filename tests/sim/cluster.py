@@ -245,4 +245,4 @@ class Simulation:
 
 def _register(name: str, worker: Worker) -> Script:
     """What a server's edge does at its start."""
-    yield from worker._ask_coordinator(RegisterServer(name, name))
+    yield from worker._ask_coordinator(RegisterServer(name, name, nonce=1))
