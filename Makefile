@@ -15,7 +15,7 @@ KERNEL_TESTS := hashing partition index slab table initializers optimizers windo
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
-	@echo "make demo      train a click model with 2 servers and 2 workers in each mode (DATA=train.tsv.gz TEST=test.tsv.gz)"
+	@echo "make demo      train two click models with 2 servers and 2 workers, one in each mode (DATA=train.tsv.gz TEST=test.tsv.gz)"
 	@echo "make test      run the whole suite, then the tests that need gigabytes, alone"
 	@echo "make nojit     run the tests of the kernels with the kernels as plain Python"
 	@echo "make check     format, lint, types, import layers, generated protos, examples in docstrings"
@@ -65,8 +65,14 @@ nojit: $(STAMP)
 deep: $(STAMP)
 	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
 
+LOG := $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
+
 demo: $(STAMP)
-	$(BIN)/python examples/click_logistic.py $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
+	@echo "1 of 2: logistic regression in numpy, in each of the three modes (examples/click_logistic.py)"
+	@$(BIN)/python examples/click_logistic.py $(LOG)
+	@echo
+	@echo "2 of 2: DLRM in torch, as one launched job (examples/train_dlrm.py)"
+	@$(BIN)/rowstead launch --servers 2 --workers 2 --log-level warning examples/train_dlrm.py $(LOG)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -291,7 +291,10 @@ def train_and_measure(chosen: argparse.Namespace, train: Path) -> list[Score]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the example; return 0, 2 where the arguments or the data are at fault, 1 where training failed, 130 after Ctrl-C."""
+    """Run the example; return 0, 1 where training failed, 2 where the arguments are at fault or the data cannot be read, 130 after Ctrl-C.
+
+    A malformed line that only a worker comes to ends training, so it is a 1.
+    """
     chosen = parse_arguments(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an exception, so that everything started is ended too
     try:

@@ -1,0 +1,166 @@
+"""The examples as a user starts them: each learns, alone and in a job of two servers and two workers."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from click_batches import ClickData, measure
+from plain_dlrm import initial_rows, train, vocabulary
+from planted_log import write_planted_log
+from procs.started import ROWSTEAD
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+DATA = ROOT.parent / "shared" / "data"
+RUN_TIMEOUT_S = 100.0
+ROWS = ("--rows", "20000")
+
+Ran = subprocess.CompletedProcess[str]
+Run = Callable[..., Ran]
+
+
+def alone(example: str, *arguments: str) -> Ran:
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    return ran(command)
+
+
+def launched(example: str, *arguments: str, servers: int = 2) -> Ran:
+    flags = (f"--servers={servers}", "--workers=2", "--log-level=warning")
+    command = [*ROWSTEAD, "launch", *flags, str(EXAMPLES / example), *arguments]
+    return ran(command)
+
+
+def ran(command: list[str]) -> Ran:
+    # One torch thread: its threads spin where others want the cores.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, env=environment)
+
+
+def number(pattern: str, text: str) -> float:
+    """Return the number that `pattern` finds, of the last match."""
+    found = re.findall(pattern, text)
+    assert found, text
+    return float(found[-1].replace(",", ""))
+
+
+# --- DLRM -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_dlrm_learns_and_says_how_it_went() -> None:
+    job = launched("train_dlrm.py", *ROWS, "--epochs", "2", "--batch", "128")
+    assert job.returncode == 0, job.stderr
+    assert re.search(r"worker-0 \| epoch 1 \[#{30}\] 100% +18,000 rows +[\d,]+ samples/s, loss 0\.\d{4}", job.stdout)
+    assert len(re.findall(r"epoch [12]: log loss 0\.\d+, AUC 0\.\d+, [\d,]+ samples/s", job.stdout)) == 2
+    assert len(re.findall(r"server-[01]: [\d,]+ rows held, [\d,.]+ MB in, [\d,.]+ MB out", job.stdout)) == 4
+    reached, best = re.findall(r"  AUC +(0\.\d+)   best reachable (0\.\d+)", job.stdout)[0]
+    assert 0.80 < float(reached) <= float(best), job.stdout
+    assert number(r"  rows held +([\d,]+)", job.stdout) == sum(
+        int(rows.replace(",", "")) for rows in re.findall(r"server-[01]: ([\d,]+) rows held", job.stdout)[-2:]
+    )
+    assert "worker-1" not in job.stdout  # rank 0 speaks for all
+
+
+@pytest.mark.parametrize("mode", ["async", "bounded"])
+def test_dlrm_learns_in_the_other_modes(mode: str) -> None:
+    job = launched("train_dlrm.py", *ROWS, "--mode", mode, "--batch", "128")
+    assert job.returncode == 0, job.stderr
+    assert number(r"  AUC +(0\.\d+)", job.stdout) > 0.75, job.stdout
+
+
+def test_dlrm_trains_alone_on_a_log_of_ones_own(tmp_path: Path) -> None:
+    write_planted_log(tmp_path / "train.tsv.gz", rows=1_001, seed=2)
+    write_planted_log(tmp_path / "test.tsv", rows=300, seed=2)
+    job = alone("train_dlrm.py", "--train", str(tmp_path / "train.tsv.gz"), "--test", str(tmp_path / "test.tsv"), "--batch", "100")
+    assert job.returncode == 0, job.stderr
+    assert "1 x 1,001 rows" in job.stdout
+    assert "best reachable" not in job.stdout
+
+
+def test_dlrm_ends_with_the_same_bits_with_1_2_and_5_servers() -> None:
+    checksums = set()
+    for servers in (1, 2, 5):
+        job = launched("train_dlrm.py", "--rows", "2001", "--batch", "128", "--checksum", servers=servers)
+        assert job.returncode == 0, job.stderr
+        assert f"servers {servers}, workers 2" in job.stdout
+        checksums |= set(re.findall(r"  checksum +([0-9a-f]{64})\n", job.stdout))
+    assert len(checksums) == 1
+
+
+@pytest.mark.parametrize("run", [alone, launched])
+def test_what_is_wrong_with_the_data_is_said_in_a_sentence(run: Run, tmp_path: Path) -> None:
+    job = run("train_dlrm.py", "--train", str(tmp_path / "none.tsv"))
+    assert job.returncode == 2
+    assert "No such file" in job.stderr
+    assert "none.tsv" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
+    job = launched("train_dlrm.py", "--rows", "200", "--batch", "63")
+    assert job.returncode == 2
+    assert "--batch is 63, but 2 workers share it" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+# --- the others -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", [alone, launched])
+def test_deepfm_learns(run: Run) -> None:
+    job = run("deepfm.py", "--rows", "10000")
+    assert job.returncode == 0, job.stderr
+    before, _, after, best = (float(auc) for auc in re.findall(r"AUC (0\.\d+)", job.stdout))
+    assert before < 0.6, job.stdout
+    assert 0.75 < after <= best, job.stdout
+
+
+@pytest.mark.parametrize("run", [alone, launched])
+def test_two_tower_learns(run: Run) -> None:
+    job = run("two_tower.py", "--steps", "150")
+    assert job.returncode == 0, job.stderr
+    before, after = (float(share) for share in re.findall(r"recall@10 ([\d.]+)%", job.stdout))
+    assert before < 5.0, job.stdout  # to guess gives 1.7
+    assert after > 10.0, job.stdout
+
+
+@pytest.mark.parametrize("run", [alone, launched])
+def test_image_classifier_learns(run: Run) -> None:
+    job = run("image_classifier.py", "--steps", "150")
+    assert job.returncode == 0, job.stderr
+    before, after = (float(share) for share in re.findall(r"accuracy ([\d.]+)%", job.stdout))
+    assert before < 40.0, job.stdout  # to guess gives 25
+    assert after > 60.0, job.stdout
+
+
+# --- real data ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, as in a launched worker of two on two cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("one_thread")
+def test_synchronous_dlrm_is_as_good_as_plain_torch_on_a_real_log() -> None:
+    train_path, test_path = DATA / "ctr-80k.train.tsv.gz", DATA / "ctr-80k.test.tsv.gz"
+    if not train_path.exists() or not test_path.exists():
+        pytest.skip(f"{DATA} has no ctr-80k on this machine")
+    data = ClickData.of(train_path, test_path)
+    ids = vocabulary(data)
+    _, plain = measure(train(data, 512, 0, ids, initial_rows(ids, [0])[0]), data)
+    assert plain >= 0.710  # else there is nothing to compare with
+    job = launched("train_dlrm.py", f"--train={train_path}", f"--test={test_path}")
+    assert job.returncode == 0, job.stderr
+    assert abs(number(r"  AUC +(0\.\d+)", job.stdout) - plain) <= 0.001
+    assert number(r"  rows held +([\d,]+)", job.stdout) == 167_018  # the distinct ids of the training rows: measuring creates none
