@@ -5,7 +5,8 @@ There is one in a process. `init` begins it, `current_session` finds it, so that
     with the block        it ends as its client does: normally by finishing the step and leaving the job, after an exception by neither
     with the interpreter  an unclosed one the same: it is closed, but within EXIT_WAIT_S, unless the script ends in an exception that nobody
                           caught. Then half a step may have been pushed, and to finish it or to leave would let the others go on as if all
-                          were well. A sys.exit() is an end that the script chose, so it counts as a normal one.
+                          were well. A sys.exit() is an end that the script chose, so it counts as a normal one; in the block only
+                          with code 0: at exit nobody can see the code any more.
     by a signal           nothing is sent: the servers see a worker that is gone
 """
 
@@ -176,7 +177,8 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end(self._client.close if error is None else self._client.disconnect)
+        is_normal = error is None or (isinstance(error, SystemExit) and not error.code)
+        self._end(self._client.close if is_normal else self._client.disconnect)
 
     def check_owner(self) -> None:
         """Raise InvalidRequest in a fork of the process that called init."""

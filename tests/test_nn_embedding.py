@@ -130,7 +130,7 @@ def test_sparse_is_accepted_and_changes_nothing(client: ps.Client) -> None:
         (lambda: ps.nn.Embedding(None, 3, name=""), r"TableSpec.name is ''"),
         (lambda: ps.nn.Embedding(None, 3, name="a", seed=-1), r"TableSpec.seed is -1"),
         (lambda: ps.nn.Embedding(None, 3, name="a", initializer=0.1), r"TableSpec.initializer is 0.1"),  # type: ignore[arg-type]
-        (lambda: ps.nn.Embedding(None, 3, name="a").weight, r"weight is asked for, but must be read with client.export"),
+        (lambda: ps.nn.Embedding(None, 3, name="a").weight, r"weight is on the servers; it can be read with client.export"),
         (lambda: pickle.dumps(ps.nn.Embedding(None, 3, name="a")), r"A pickle of table 'a' is asked for"),
         (lambda: ps.nn.Embedding(None, 3, name="a")(torch.tensor([1])), r"call ps.init\(\)"),
     ],
@@ -270,3 +270,14 @@ def test_a_deep_copy_reads_the_same_rows_and_trains_nothing(client: ps.Client) -
     model(torch.tensor([1]))  # fetches the dense weights of the step, for the model alone
     torch.testing.assert_close(twin_layer.weight, before, rtol=0, atol=0)
     assert not torch.equal(layer.weight, before)
+
+
+def test_hasattr_says_that_there_is_no_weight() -> None:
+    assert not hasattr(ps.nn.Embedding(None, 3, name="a"), "weight")
+
+
+def test_torchs_other_arguments_are_taken_or_refused() -> None:
+    embedding = ps.nn.Embedding(10, 3, name="a", norm_type=2.0, scale_grad_by_freq=False, device="cpu", dtype=torch.float64)
+    assert embedding._place.dtype == torch.float64
+    with pytest.raises(ps.InvalidRequest, match="scale_grad_by_freq"):
+        ps.nn.EmbeddingBag(10, 3, name="a", scale_grad_by_freq=True)

@@ -585,3 +585,65 @@ def test_a_closed_client_says_so(client: ps.Client) -> None:
     for attempt in (lambda: model(IDS), optimizer.step, model.state_dict):
         with pytest.raises(ps.ClientClosed):
             attempt()
+
+
+# --- what would train on wrong weights, or none, without a word -------------------------------------------------------------------
+
+
+def test_gradients_of_older_weights_are_refused(client: ps.Client) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = trained(client, model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.forward(torch.ones(1, 2)).sum().backward()  # type: ignore[no-untyped-call]  # round the hook that fetches
+    with pytest.raises(ps.InvalidRequest, match="of the weights of step 0, in step 1, but must be of this step's: call the model"):
+        optimizer.step()
+    optimizer.zero_grad()
+    optimizer.fetch()
+    model.forward(torch.ones(1, 2)).sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    assert client.clock == 2
+
+
+def test_a_parameter_that_is_unfrozen_later_is_refused_once_it_has_a_gradient(client: ps.Client) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(False)
+    optimizer = trained(client, model)
+    model.requires_grad_(True)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(ps.InvalidRequest, match="one that was frozen, but must be unfrozen before"):
+        optimizer.step()
+
+
+def test_loading_a_state_after_the_optimizer_was_made_is_refused(client: ps.Client) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    state = {name: value + 1 for name, value in model.state_dict().items()}
+    trained(client, model)
+    part = {"weight": torch.ones(2, 2), "bias": torch.ones(2)}
+    loads: list[Callable[[], object]] = [lambda: model.load_state_dict(state), lambda: model[0].load_state_dict(part)]
+    for load in loads:
+        with pytest.raises(ps.InvalidRequest, match=r"called before it, or ps.load"):
+            load()
+
+
+def test_fetch_brings_the_weights_that_a_step_made(client: ps.Client) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = ServerOptimizer(model, dense=ps.SGD(lr=1.0), client=client)
+    before = model.weight.detach().clone()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.fetch()
+    assert torch.equal(model.weight.detach(), before - 1.0)
+
+
+def test_one_cycle_finds_the_betas_of_adam(client: ps.Client) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = ServerOptimizer(model, dense=ps.Adam(lr=0.1), client=client)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+    assert optimizer.param_groups[0]["betas"][0] != 0.9

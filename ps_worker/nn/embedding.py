@@ -1,6 +1,6 @@
-"""torch.nn.Embedding and EmbeddingBag over tables: the same arguments and results, with rows that live on servers."""
+"""torch.nn.Embedding and EmbeddingBag over tables: torch's arguments, as far as rows on servers have them, and torch's results."""
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,13 @@ from ps_worker.nn.reading import Lookup, Plan, RowModule, ids_of
 from ps_worker.nn.table import RowTable
 
 
+class NoWeight(InvalidRequest, AttributeError):
+    """An embedding's `weight`, which is not here; an AttributeError too, so that hasattr() says no."""
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.got}; it can be {self.want}."
+
+
 class _OneTable(RowModule):
     """What Embedding and EmbeddingBag have in common."""
 
@@ -29,7 +36,12 @@ class _OneTable(RowModule):
         initializer: Initializer | None,
         seed: int,
         mode: Mode | None,
+        scale_grad_by_freq: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
     ) -> None:
+        if scale_grad_by_freq:
+            raise InvalidRequest("scale_grad_by_freq", "True", "False: a server sees a row's gradient summed, not how often it was used")
         if name is None:
             raise InvalidRequest(
                 "name", "missing", f"the table's name, as in {type(self).__name__}({num_embeddings}, {embedding_dim}, name='user')"
@@ -50,12 +62,12 @@ class _OneTable(RowModule):
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
         self.table_name = name
+        self.to(device=device, dtype=dtype)
 
-    @property
-    def weight(self) -> NoReturn:
-        raise InvalidRequest(
-            "weight", "asked for", "read with client.export(name), ps.to_torch(model) or ps.save: the rows live on servers"
-        )
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise NoWeight("weight", "on the servers", "read with client.export(name), ps.to_torch(model) or ps.save")
+        return super().__getattr__(name)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, name={self.table_name!r}, padding_idx={self.padding_idx}"
@@ -85,7 +97,8 @@ class Embedding(_OneTable):
     num_embeddings  None: any id; a number: ids outside are an IndexError, as in torch.
     padding_idx     reads as zeros, is never pulled or pushed.
     initializer     of rows that nobody has pushed to; Normal() as in torch.
-    sparse          is accepted and changes nothing: gradients are of the rows used.
+    sparse          is accepted and changes nothing: gradients are of the rows used. So is norm_type, as max_norm must be None.
+    device, dtype   where rows go, and as what; .to() does the same.
     """
 
     def __init__(
@@ -96,12 +109,18 @@ class Embedding(_OneTable):
         max_norm: float | None = None,
         *,
         name: str | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
         sparse: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         initializer: Initializer | None = None,
         seed: int = 0,
         mode: Mode | None = None,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, mode)
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, mode, scale_grad_by_freq, device, dtype
+        )
 
     def plan(self, *inputs: Any) -> Plan:
         ids = self._checked(ids_of(inputs[0], f"ids of {self.table_name!r}"))
@@ -131,7 +150,11 @@ class EmbeddingBag(_OneTable):
         max_norm: float | None = None,
         *,
         mode: str = "mean",
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
         sparse: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         name: str | None = None,
@@ -140,7 +163,9 @@ class EmbeddingBag(_OneTable):
         table_mode: Mode | None = None,
     ) -> None:
         check_pooling(mode)
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, table_mode)
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, table_mode, scale_grad_by_freq, device, dtype
+        )
         self.mode = mode
         self.include_last_offset = include_last_offset
 

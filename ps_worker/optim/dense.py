@@ -60,7 +60,7 @@ class DenseBlocks:
 
     def fetch(self, client: Client) -> None:
         """Bring the parameters to this step's values, unless they are."""
-        if self.clock == client.clock and client.rank is not None:
+        if self.clock == client.clock:
             return
         ahead, self._ahead = self._ahead, None
         rows = ahead[1].result()[self.name] if ahead is not None and ahead[0] == client.clock else client.pull(self.name, self.ids)
@@ -89,6 +89,11 @@ class DenseBlocks:
         with torch.no_grad():
             for position, parameter in enumerate(self.parameters):
                 parameter.copy_(parts[parameter.device][position].reshape(parameter.shape))
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether any of the parameters has a gradient."""
+        return any(parameter.grad is not None for parameter in self.parameters)
 
     def gradient(self) -> Rows:
         """Return the gradients as float32[blocks, BLOCK]; one of None counts as zeros."""

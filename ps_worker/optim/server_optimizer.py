@@ -28,6 +28,10 @@ class ServerOptimizer(torch.optim.Optimizer):
     of the latter are the step's row leaves, from forward to zero_grad(). Hyperparameters in the groups count at the next step(), so
     learning-rate schedulers work; in synchronous mode every rank must set the same. `dense_mode` lets the dense table, called `dense_name`,
     have a mode of its own; a second model of the job needs another name.
+
+    The dense weights are those of the step once the model, or a part of it, is called; not where `model.forward` or a parameter is used
+    directly. step() refuses gradients that it sees to come from older weights. Between step() and the next call they are those of the step
+    before: `fetch()` brings them, for an average of weights, say. Freeze, unfreeze and load_state_dict before the optimizer is made.
     """
 
     def __init__(
@@ -58,8 +62,10 @@ class ServerOptimizer(torch.optim.Optimizer):
         if self.dense is not None:
             groups.append({"params": self.dense.parameters, "table": dense_name, **_numbers(dense)})
         groups += [{"params": [], "table": name, **_numbers(sparse)} for name in self.tables]
-        super().__init__(groups, defaults={})
+        has_betas = all("betas" in group for group in groups)
+        super().__init__(groups, defaults={"betas": groups[0]["betas"]} if has_betas else {})  # what OneCycleLR looks for
         self._settings = {name: sparse for name in self.tables} | ({dense_name: dense} if self.dense is not None else {})
+        self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
         self._pushed_at: int | None = None  # the step whose push was sent, until it is ended
         self._show_leaves()
         for table in self.tables.values():
@@ -109,7 +115,22 @@ class ServerOptimizer(torch.optim.Optimizer):
         self._pushed_at = None
         return loss
 
+    def fetch(self) -> None:
+        """Bring the dense parameters to the newest values that this step may see; waits as a pull does."""
+        if self.dense is not None:
+            self.dense.fetch(self.client)
+
+    def _check_gradients(self) -> None:
+        if any(parameter.grad is not None for parameter in self._frozen):
+            want = "unfrozen before the ServerOptimizer is made: the servers do not have it"
+            raise InvalidRequest("a parameter with a gradient", "one that was frozen", want)
+        if self.dense is not None and self.dense.has_gradient and self.dense.clock != self.client.clock:
+            got = f"of the weights of step {self.dense.clock}, in step {self.client.clock}"
+            want = "of this step's: call the model or its parts, not .forward() or their parameters, and zero_grad() after each step()"
+            raise InvalidRequest("dense gradients", got, want)
+
     def _push(self) -> None:
+        self._check_gradients()
         pushes = {name: gradient for name, table in self.tables.items() if (gradient := table.gradient()) is not None}
         if self.dense is not None:
             pushes[self.dense.name] = (self.dense.ids, self.dense.gradient())
@@ -178,6 +199,12 @@ def _hook(model: nn.Module, dense: DenseBlocks, client: Client) -> None:
         if module is model or not trained.isdisjoint(module.parameters(recurse=False)):
             module.register_forward_pre_hook(fetch)
             module.register_state_dict_pre_hook(fetch)  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_post_hook(_refuse_load)  # type: ignore[no-untyped-call]
+
+
+def _refuse_load(module: nn.Module, _: Any) -> None:
+    """The next fetch would bring the servers' values back, without a word."""
+    raise InvalidRequest("load_state_dict", "called after the ServerOptimizer was made", "called before it, or ps.load(model, path) used")
 
 
 def _numbers(optimizer: Optimizer) -> dict[str, Any]:
