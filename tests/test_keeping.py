@@ -357,7 +357,9 @@ def test_a_save_replaces_the_model_and_leaves_nothing_of_it(client: Client, path
     assert after & before == {"index.json"}
     index = index_of(path)
     listed = {part["file"] for table in index["tables"] for part in table["parts"]}
-    assert after == {"index.json", "notes.txt", index["model"]["file"], *listed}
+    marker = f"{Path(index['model']['file']).parent}/rowstead-save.txt"
+    assert after == {"index.json", "notes.txt", marker, index["model"]["file"], *listed}
+    assert len([folder for folder in path.iterdir() if folder.is_dir()]) == 1
 
 
 @pytest.mark.parametrize("failing", ["write", "commit"])
@@ -385,12 +387,64 @@ def test_a_save_that_fails_leaves_the_model_that_was(path: Path, monkeypatch: py
 
 
 def test_what_a_crash_left_is_no_model_and_the_next_save_removes_it(client: Client, tmp_path: Path) -> None:
-    (tmp_path / "model" / "data-0badcafe").mkdir(parents=True)
-    (tmp_path / "model" / "data-0badcafe" / "model.safetensors").write_bytes(b"half")
+    crashed = crash_in_a_save(tmp_path / "model")
     with pytest.raises(NoSavedModel, match=r"it has no index\.json"):
         ps.load(model_of(seed=1), tmp_path / "model")
     save_trained(client, tmp_path / "model")
-    assert not (tmp_path / "model" / "data-0badcafe").exists()
+    assert not crashed.exists()
+
+
+def crash_in_a_save(path: Path) -> Path:
+    """Leave what a save leaves that is killed just before its commit; return the folder."""
+    entry = ModelWriter(path).__enter__().write("model.safetensors", b"half")
+    return (path / entry.file).parent
+
+
+def unmark(folder: Path) -> None:
+    (folder / "rowstead-save.txt").unlink()
+
+
+def test_a_model_that_lost_its_marker_is_replaced_all_the_same(client: Client, path: Path) -> None:
+    old = (path / index_of(path)["model"]["file"]).parent
+    unmark(old)
+    save_trained(client, path)
+    assert not old.exists()
+
+
+def test_no_save_removes_what_is_somebody_elses(client: Client, path: Path) -> None:
+    old = (path / index_of(path)["model"]["file"]).parent
+    crashed = crash_in_a_save(path)
+    unmark(crash_in_a_save(path.parent / "elsewhere"))
+    (path.parent / "elsewhere").rename(path / "data-01234567")
+    linked = crash_in_a_save(path.parent / "linked")
+    (path / "data-89abcdef").symlink_to(linked, target_is_directory=True)
+    mine = ["data-raw/precious.csv", "data-0123abcd/notes.txt", "data-0123abce/model.safetensors", "data-0123ABCD/rowstead-save.txt"]
+    mine += [f"{folder}/more/notes.txt" for folder in (old.name, crashed.name, "data-raw")] + [f"{old.name}/notes.safetensors"]
+    for name in mine:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text("mine")
+    (path / "data-76543210").mkdir()
+    others = files(path) - {"index.json"} - {str(file.relative_to(path)) for folder in (old, crashed) for file in folder.iterdir()}
+    save_trained(client, path)
+    save_trained(client, path)
+    assert {name for name in mine if (path / name).read_text() == "mine"} == set(mine)
+    assert others <= files(path)
+    assert (linked / "model.safetensors").read_bytes() == b"half"
+    assert (path / "data-76543210").is_dir()
+    assert files(old) | files(crashed) == {"more/notes.txt", "notes.safetensors"}
+
+
+def test_a_first_save_that_fails_leaves_what_came_into_its_folder(tmp_path: Path) -> None:
+    def fail() -> None:
+        with ModelWriter(tmp_path / "model") as folder:
+            folder.write("model.safetensors", b"half")
+            (tmp_path / "model" / "notes.txt").write_text("mine")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        fail()
+    assert files(tmp_path) == {"model/notes.txt"}
+    assert [entry.name for entry in (tmp_path / "model").iterdir()] == ["notes.txt"]
 
 
 def test_a_path_that_is_a_file_is_refused(client: Client, tmp_path: Path) -> None:

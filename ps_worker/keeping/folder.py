@@ -3,15 +3,16 @@
     model/index.json            what is where, with sizes and sha256; put in place last, by one rename
     model/data-1f2e3d4c/...     the files of one save
 
-A save into a folder that has a model writes beside it, and lets the rename decide: a crash leaves the old one or the new one. What no index
-speaks of is removed by the next save.
+A save into a folder that has a model writes beside it, and lets the rename decide: a crash leaves the old one or the new one. The next save
+removes what earlier ones wrote, file by file, and nothing else: people keep files of their own in such a folder, also in a `data-raw/`.
 """
 
 import hashlib
 import os
+import re
 import secrets
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +26,11 @@ from ps_proto.errors import CorruptFile, InvalidRequest, NoSavedModel
 from ps_worker.keeping.index import FileEntry, Index, parse
 
 INDEX = "index.json"
+MARKER = "rowstead-save.txt"  # written first, removed last: a folder that has it is one of ours, also where a crash cut the save short
+
+_MARKER_TEXT = b"ps.save wrote this folder. A later ps.save to the same place removes the files that it wrote.\n"
+_FOLDER = re.compile(r"data-[0-9a-f]{8}")
+_FILE = re.compile(r"model\.safetensors|table-[0-9]+-part-[0-9]+\.safetensors")
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -41,31 +47,42 @@ class ModelWriter:
         self._is_committed = False
 
     def __enter__(self) -> Self:
-        self._data.mkdir(parents=True)
+        self._data.mkdir(parents=True)  # outside: a folder that was there already is not ours to take back
+        try:
+            _write_through(self._data / MARKER, _MARKER_TEXT)
+        except BaseException:
+            self._take_back()
+            raise
         return self
 
     def write(self, name: str, data: bytes) -> FileEntry:
         """Write a file and see it on disk."""
+        assert _FILE.fullmatch(name), f"{name} would never be removed"
         _write_through(self._data / name, data)
         return FileEntry(file=f"{self._data.name}/{name}", size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
     def commit(self, index: Index) -> None:
         """Let the folder be this model from now on."""
         _sync(self._data)
+        replaced = _folders_of(self.path)
         new = self._data / INDEX
         _write_through(new, index.model_dump_json(indent=1).encode() + b"\n")
         new.replace(self.path / INDEX)
         self._is_committed = True
         _sync(self.path)
-        for other in self.path.glob("data-*"):
-            if other != self._data:
-                shutil.rmtree(other, ignore_errors=True)
+        for other in self.path.iterdir():
+            if other != self._data and _is_ours(other, replaced):
+                _remove(other)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not self._is_committed:
-            shutil.rmtree(self._data, ignore_errors=True)
-            if self._made:
-                shutil.rmtree(self.path, ignore_errors=True)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        _remove(self._data)
+        if self._made:
+            with suppress(OSError):  # somebody else's file is in there by now
+                self.path.rmdir()
 
 
 class ModelReader:
@@ -103,13 +120,37 @@ class ModelReader:
 
     def check(self) -> None:
         """Read every file once, so that nothing is loaded of a model that is not whole."""
-        for entry in [self.index.model, *[part for table in self.index.tables for part in table.parts]]:
+        for entry in self.index.files():
             self.read(entry)
 
 
 def to_bytes(arrays: Arrays) -> bytes:
     """Return the safetensors file of C-contiguous arrays."""
     return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+
+def _folders_of(path: Path) -> set[str]:
+    """Return the names of the folders that the model in `path` lies in; none where there is no model that can be read."""
+    try:
+        index = ModelReader(path).index
+    except (OSError, CorruptFile, InvalidRequest):
+        return set()
+    return {Path(entry.file).parts[0] for entry in index.files()}
+
+
+def _is_ours(folder: Path, replaced: set[str]) -> bool:
+    if not _FOLDER.fullmatch(folder.name) or folder.is_symlink():
+        return False
+    return folder.name in replaced or (folder / MARKER).is_file()
+
+
+def _remove(folder: Path) -> None:
+    """Remove what a save writes into a folder, and then the folder if it is empty. What cannot be removed stays."""
+    with suppress(OSError):
+        written = [file for file in folder.iterdir() if _FILE.fullmatch(file.name)]
+        for file in [*written, folder / INDEX, folder / MARKER]:
+            file.unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _write_through(path: Path, data: bytes) -> None:

@@ -107,6 +107,10 @@ class Index(_Entry):
     model: FileEntry
     tables: tuple[TableEntry, ...]
 
+    def files(self) -> list[FileEntry]:
+        """Return every file of the model."""
+        return [self.model, *[part for table in self.tables for part in table.parts]]
+
     def holding(self, what: str) -> dict[str, TableEntry]:
         """Return the tables that hold this, by name."""
         return {table.name: table for table in self.tables if table.holds == what}
