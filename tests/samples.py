@@ -1,5 +1,6 @@
 """One value of every request and reply, with no field at its default, and a comparison that looks into arrays."""
 
+import struct
 from dataclasses import fields, is_dataclass
 
 import numpy as np
@@ -108,4 +109,8 @@ def same(one: object, other: object) -> bool:
         return len(one) == len(other) and all(same(left, right) for left, right in zip(one, other, strict=True))
     if is_dataclass(one) and not isinstance(one, ShardMap):
         return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, float) and isinstance(other, float):
+        return struct.pack("<d", one) == struct.pack("<d", other)  # nan too
     return one == other

@@ -4,7 +4,10 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 # A DataLoader forks, and gRPC's own fork handlers would stall that. It is read when grpc is imported.
@@ -45,8 +48,7 @@ class GrpcTransport:
         started_s = time.monotonic()
         reader = Reader(method.reply, peer, REPLY_BYTES_MAX)
         try:
-            for message in self._exchange(method, address, to_bytes(body, self._part_size_bytes), timeout_s):
-                reader.take(message)
+            self._exchange(method, address, to_bytes(body, self._part_size_bytes), timeout_s, reader)
         except grpc.RpcError as error:
             if self._is_closed:
                 raise self._closed(method) from None
@@ -69,25 +71,32 @@ class GrpcTransport:
         for closer in closers:
             closer.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _exchange(self, method: Method, address: str, messages: Iterator[bytes], timeout_s: float) -> Iterator[bytes]:
-        """Yield the reply's messages. The request's first one is made before the call, so that a request that fits none starts none."""
+    def _exchange(self, method: Method, address: str, messages: Iterator[bytes], timeout_s: float, reader: Reader) -> None:
+        """Send the messages, let `reader` take the reply's. The first is made before the call: what fits none starts no call."""
         first = next(messages)
         second = next(messages, None)
-        # One message is the same on the wire whether it is called a stream or not, but gRPC starts a thread to send a stream.
-        is_stream = second is not None
-        request: Any = itertools.chain((first, second), messages) if is_stream else first
         channel = self._channel(method, address)
+        # One message is the same on the wire whether it is called a stream or not, but gRPC starts a thread to send a stream.
+        if second is None:
+            self._read(method, partial(_callable(channel, method, is_stream=False), first, timeout=timeout_s), reader)
+        else:
+            request = itertools.chain((first, second), messages)
+            call = _Apart(partial(_callable(channel, method, is_stream=True), request, timeout=timeout_s))
+            call.run(lambda start: self._read(method, start, reader))
+
+    def _read(self, method: Method, start: Callable[[], Any], reader: Reader) -> None:
         try:
-            replies: Any = _callable(channel, method, is_stream)(request, timeout=timeout_s)
+            replies = start()
         except ValueError:  # another thread has closed the channel
             raise self._closed(method) from None
         if isinstance(replies, bytes):
-            yield replies
+            reader.take(replies)
             return
         try:
-            yield from replies
+            for message in replies:
+                reader.take(message)
         finally:
-            replies.cancel()  # else, after a Ctrl-C, server and sending thread wait for each other; of no effect where all has been read
+            replies.cancel()  # of no effect where all has been read
 
     def _channel(self, method: Method, address: str) -> grpc.Channel:
         global _grpc_pid
@@ -105,6 +114,51 @@ class GrpcTransport:
 
     def _closed(self, method: Method) -> ClientClosed:
         return ClientClosed(f"call {method.name}")
+
+
+class _Apart:
+    """A call that sends a stream, in a thread of its own. A Ctrl-C, which only reaches the main thread, then never lands inside of gRPC.
+
+    There it may leave a lock held and the sending thread at work, for ever (grpc/grpc#19973). Here the call is cancelled, and has let go
+    of the caller's arrays, before the KeyboardInterrupt goes on.
+    """
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._started: Future[Any] = Future()
+        self._ended: Future[None] = Future()
+
+    def run(self, read: Callable[[Callable[[], Any]], None]) -> None:
+        """Call `read` with what starts the call, and wait for its end."""
+        thread = threading.Thread(target=self._carry, args=(read,), name="rowstead-stream", daemon=True)
+        try:
+            thread.start()
+            self._ended.result()
+        finally:
+            if not self._ended.done():
+                threading.Thread(target=self._cancel, name="rowstead-cancel", daemon=True).start()
+                wait([self._ended], timeout=CLOSE_S)
+
+    def _carry(self, read: Callable[[Callable[[], Any]], None]) -> None:
+        try:
+            read(self._begin)
+        except BaseException as error:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    def _begin(self) -> Any:
+        try:
+            replies = self._start()
+        except BaseException as error:
+            self._started.set_exception(error)
+            raise
+        self._started.set_result(replies)
+        return replies
+
+    def _cancel(self) -> None:
+        with suppress(Exception):  # one that could not start needs no end
+            self._started.result().cancel()
 
 
 def _callable(channel: grpc.Channel, method: Method, is_stream: bool) -> Any:
