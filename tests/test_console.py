@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from full_pipe import FullPipe
 from ps_worker.launch.console import Console
 
 
@@ -59,3 +60,42 @@ def test_a_reader_that_went_away_is_no_error(capfd: pytest.CaptureFixture[str]) 
     Console({}, stdout=writer).write("worker-0", [b"a"], is_error=False)
     os.close(writer)
     assert capfd.readouterr().err == ""
+
+
+def test_lines_of_both_streams_stay_whole_where_they_are_one() -> None:
+    reader, writer = os.pipe()
+    stderr = os.dup(writer)
+    console = Console({}, stdout=writer, stderr=stderr)
+    with open(reader, "rb") as pipe, ThreadPoolExecutor(9) as threads:
+        got = threads.submit(pipe.read)
+        for write in [threads.submit(console.write, "w", [b"%d" % (number % 8) * 100_000], number % 2 == 0) for number in range(40)]:
+            write.result(timeout=10)
+        for descriptor in (writer, stderr):
+            os.close(descriptor)
+        lines = got.result(timeout=10).splitlines()
+    assert sorted(lines) == sorted(b"w | " + b"%d" % (number % 8) * 100_000 for number in range(40))
+
+
+def test_our_own_lines_wait_for_nobody() -> None:
+    with FullPipe() as pipe:
+        console = Console({}, stdout=pipe.writer, stderr=pipe.writer)
+        with ThreadPoolExecutor(1) as threads:
+            write = threads.submit(console.write, "worker-0", [b"a"], False)
+            console.say("b")
+            assert not write.done()
+            console.hurry()
+            write.result(timeout=10)
+
+
+def test_what_nobody_reads_on_stdout_keeps_nothing_from_stderr() -> None:
+    with FullPipe() as pipe:
+        reader, stderr = os.pipe()
+        console = Console({}, stdout=pipe.writer, stderr=stderr)
+        with ThreadPoolExecutor(1) as threads:
+            write = threads.submit(console.write, "worker-0", [b"a"], False)
+            console.say("b")
+            assert os.read(reader, 100) == b"launch | b\n"
+            console.hurry()
+            write.result(timeout=10)
+        for descriptor in (reader, stderr):
+            os.close(descriptor)

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import pytest
+
+from ps_proto.errors import InvalidRequest
 from ps_worker.launch.console import Console
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.process_log import LAST_LINES
@@ -35,3 +38,25 @@ def test_a_pipe_that_stays_open_is_not_waited_for_for_ever(tmp_path: Path) -> No
         os.close(descriptor)
     assert log.last_lines() == ["said", "half"]
     os.close(shown)
+
+
+def test_a_full_disk_is_said_once_and_the_process_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "worker-0.log").symlink_to("/dev/full")
+    shown = {name: os.open(tmp_path / name, os.O_WRONLY | os.O_CREAT) for name in ("stdout", "stderr")}
+    logs = PipedLogs(Console({}, **shown), tmp_path)
+    stdout, stderr = logs.of("worker-0").open()
+    os.close(stderr)
+    with open(stdout, "wb") as pipe:
+        pipe.write(b"".join(b"line %d\n" % number for number in range(LINES)))
+    logs.close()
+    for descriptor in shown.values():
+        os.close(descriptor)
+    assert (tmp_path / "stdout").read_text().splitlines() == [f"worker-0 | line {number}" for number in range(LINES)]
+    said = "launch | worker-0.log takes no more lines (No space left on device); they are only shown from here on.\n"
+    assert (tmp_path / "stderr").read_text() == said
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "worker-0.log").mkdir()
+    with pytest.raises(InvalidRequest, match=r"worker-0\.log: Is a directory"):
+        PipedLogs(Console({}), tmp_path).of("worker-0")

@@ -5,4 +5,5 @@ supervisor.py    starts the cluster and the workers, waits, and ends them all, h
 stop_signals.py  Ctrl-C and SIGTERM as something that the supervisor asks for
 tethered.py      runs a worker's script so that it ends with the supervisor, also when that is killed with -9
 piped_log.py     from a process's stdout and stderr to the console; lines.py cuts lines, console.py writes them under a name
+stream.py        our stdout or stderr, which may have a reader that does not read
 """

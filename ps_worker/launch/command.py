@@ -98,5 +98,5 @@ def _check_log_dir(log_dir: Path | None) -> None:
 
 
 def _check_script(script: str) -> None:
-    if not Path(script).exists():
-        raise InvalidRequest("script", repr(script), f"a file that exists; seen from {Path.cwd()}, it does not")
+    if not Path(script).is_file():
+        raise InvalidRequest("script", repr(script), f"a file that exists; seen from {Path.cwd()}, there is none of that name")

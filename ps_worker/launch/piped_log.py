@@ -7,6 +7,7 @@ from collections import deque
 from pathlib import Path
 from typing import BinaryIO
 
+from ps_proto.errors import InvalidRequest
 from ps_worker.launch.console import Console
 from ps_worker.launch.lines import LineSplitter
 from ps_worker.process_log import LAST_LINES
@@ -16,7 +17,10 @@ DRAIN_S = 1.0  # for the last lines of a process that has ended; longer only whe
 
 
 class PipedLog:
-    """Two pipes, each with a thread that reads it; the lines go to the console and, where there is one, to `file`."""
+    """Two pipes, each with a thread that reads it; the lines go to the console and, where there is one, to `file`.
+
+    A file that takes no more, as on a full disk, is said and left alone: what is printed must go on being read, or its process would fail.
+    """
 
     def __init__(self, name: str, console: Console, file: BinaryIO | None) -> None:
         self._name = name
@@ -64,15 +68,28 @@ class PipedLog:
     def _take(self, lines: list[bytes], is_error: bool) -> None:
         if not lines:
             return
+        failed = None
         with self._lock:
             self._last.extend(lines)
             if self._file is not None:
-                self._file.write(b"".join([line + b"\n" for line in lines]))
+                try:
+                    _write_all(self._file, b"".join([line + b"\n" for line in lines]))
+                except OSError as error:
+                    failed = error
+                    self._file.close()
+                    self._file = None
+        if failed is not None:
+            self._console.say(f"{self._name}.log takes no more lines ({failed.strerror}); they are only shown from here on.")
         self._console.write(self._name, lines, is_error)
 
 
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    while data:  # without a buffer, a write may take a part
+        data = data[file.write(data) :]
+
+
 class PipedLogs:
-    """A PipedLog for each process, which also writes `folder`/NAME.log where there is a folder."""
+    """A PipedLog for each process, which also writes `folder`/NAME.log where there is a folder; of() raises InvalidRequest if it cannot."""
 
     def __init__(self, console: Console, folder: Path | None) -> None:
         self._console = console
@@ -82,8 +99,7 @@ class PipedLogs:
     def of(self, process: str) -> PipedLog:
         file = None
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            file = (self._folder / f"{process}.log").open("wb", buffering=0)
+            file = _open(self._folder / f"{process}.log")
         log = PipedLog(process, self._console, file)
         self._logs.append(log)
         return log
@@ -92,3 +108,12 @@ class PipedLogs:
         for log in self._logs:
             log.close()
         self._logs.clear()
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("wb", buffering=0)
+    except OSError as error:
+        got = f"{str(path.parent)!r} ({path.name}: {error.strerror})"
+        raise InvalidRequest("log_dir", got, "a folder whose log files can be written") from None

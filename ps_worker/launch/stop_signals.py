@@ -19,11 +19,13 @@ class Stopped(Exception):
 class StopSignals:
     """Notes signals for the length of a `with` block. A handler that raised could do so between a fork and the line that remembers it.
 
-    `received`  the first signal, or None.     `act`  what the handler of the second one does at once, and of the first if `acts_at_first`.
+    `received`  the first signal, or None.     `hurry`  what the handler does at once, each time.     `act`  what it does at once from the
+    second signal on, or from the first if `acts_at_first`.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.hurry: Callable[[], None] = lambda: None
         self.act: Callable[[], None] = lambda: None
         self.acts_at_first = False
         self._before: dict[signal.Signals, object] = {}
@@ -45,6 +47,7 @@ class StopSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal returned
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self.hurry()
         if self.received is not None or self.acts_at_first:
             self.act()
         if self.received is None:

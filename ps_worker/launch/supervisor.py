@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ps_proto.errors import ClusterFailed
+from ps_proto.errors import ClusterFailed, InvalidRequest
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import Console
@@ -20,6 +20,7 @@ from ps_worker.place import Place
 POLL_S = 0.05
 START_TIMEOUT_S = 120.0  # the first start ever compiles the kernels
 WORKER_GRACE_S = 5.0
+WRONG_USAGE = 2  # the exit code
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ class Supervisor:
         """Run the job to its end and return the exit code.
 
         0 when all workers ended with 0; that of the process that failed first, or 128 and the signal's number where a signal ended it; 130
-        after Ctrl-C, 143 after SIGTERM. Nothing that was started is left. A signal that comes while all is being ended kills the rest.
+        after Ctrl-C, 143 after SIGTERM; 2 where a log file cannot be opened. Nothing that was started is left. A signal that comes while
+        all is being ended kills the rest.
         """
+        self._signals.hurry = self._console.hurry  # before the first line: where nobody reads, this thread waits in it
         self._signals.act = self._kill
         code, end_signal = 0, signal.SIGTERM
         try:
@@ -64,6 +67,9 @@ class Supervisor:
             self._console.say(f"{stopped.number.name}: stopping.")
         except ClusterFailed as error:
             code = (isinstance(error, ProcessEnded) and error.exit_code) or 1
+            self._console.say(str(error))
+        except InvalidRequest as error:
+            code = WRONG_USAGE
             self._console.say(str(error))
         finally:
             self._end(end_signal)
@@ -96,6 +102,7 @@ class Supervisor:
     def _end(self, number: signal.Signals) -> None:
         """End the workers, asking them with the signal `number` first, then the cluster."""
         self._signals.acts_at_first = True
+        self._console.hurry()
         for worker in self._workers:
             worker.signal(number)
         deadline_s = time.monotonic() + WORKER_GRACE_S

@@ -2,14 +2,17 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from procs.launched import launched, wait_until_gone
-from procs.started import rowstead
+from full_pipe import FullPipe
+from polling import poll_until
+from procs.launched import END_TIMEOUT_S, launched, runs, wait_until_gone
+from procs.started import ROWSTEAD, rowstead
 
 TRAIN = """
 import sys
@@ -168,6 +171,67 @@ def test_a_worker_that_ignores_every_request_is_killed(tmp_path: Path) -> None:
         wait_until_gone(processes)
 
 
+PRINTING_FOR_EVER = """
+import os, pathlib, signal, sys
+if sys.argv[2] == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("x" * 100_000)  # more than a pipe takes: the launcher has begun to read it
+pathlib.Path(sys.argv[1]).touch()
+while True:
+    print("x" * 1000)
+"""
+
+
+@pytest.mark.parametrize("is_stderr_too", [False, True])
+@pytest.mark.parametrize("kind", ["obedient", "stubborn"])
+def test_a_signal_ends_all_where_nobody_reads_and_a_second_at_once(kind: str, is_stderr_too: bool, tmp_path: Path) -> None:
+    script, started = tmp_path / "script.py", tmp_path / "started"
+    script.write_text(PRINTING_FOR_EVER)
+    with FullPipe() as pipe, (tmp_path / "err").open("wb") as err:
+        command = [*ROWSTEAD, "launch", str(script), str(started), kind]
+        process = subprocess.Popen(command, stdout=pipe.writer, stderr=pipe.writer if is_stderr_too else err)
+        try:
+            poll_until(started.exists, END_TIMEOUT_S)
+            children = psutil.Process(process.pid).children(recursive=True)
+            assert len(children) == 3
+            begin_s = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+
+            def has_ended() -> bool:
+                if kind == "stubborn" and any(runs(child) for child in children):
+                    process.send_signal(signal.SIGTERM)
+                return process.poll() is not None
+
+            poll_until(has_ended)
+            assert process.returncode == 143
+            assert time.monotonic() - begin_s < 4  # below the 5 s after which it would kill them anyway
+            wait_until_gone(children)
+        finally:
+            process.kill()
+            process.wait()
+    assert is_stderr_too or (tmp_path / "err").read_text().count("launch | SIGTERM: stopping.") == 1
+
+
+def test_a_full_disk_under_the_logs_fails_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "worker-1.log").symlink_to("/dev/full")
+    script = "import os\nfor number in range(10_000): print(number)\nprint('rank', os.environ['RANK'], 'ends')"
+    with launched(tmp_path, script, flags=(f"--log-dir={tmp_path}",)) as launch:
+        assert launch.wait() == 0, launch.err
+        assert {"worker-0 | rank 0 ends", "worker-1 | rank 1 ends"} < set(launch.out.splitlines())
+        assert launch.said()[1:] == ["worker-1.log takes no more lines (No space left on device); they are only shown from here on."]
+        assert len((tmp_path / "worker-0.log").read_text().splitlines()) == 10_001
+
+
+@pytest.mark.parametrize("name", ["coordinator", "server-0", "worker-1"])
+def test_a_log_file_that_cannot_be_opened_is_one_sentence_and_exit_code_2(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.log").mkdir()
+    with launched(tmp_path, WAIT, flags=(f"--log-dir={tmp_path}",)) as launch:
+        assert launch.wait() == 2
+        (said,) = launch.said()
+        assert said.startswith(f"log_dir is '{tmp_path}' ({name}.log: Is a directory), but must be ")
+        assert "Traceback" not in launch.err
+
+
 # What a worker may be at when the launcher is killed: nothing of it may keep it alive.
 BUSY = {
     "ignoring signals": "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN); time.sleep(1000)",
@@ -206,6 +270,7 @@ def test_a_cluster_that_does_not_start_is_named_with_its_last_words(tmp_path: Pa
     ("flags", "sentence"),
     [
         (("--workers=2", "none.py"), "script is 'none.py', but must be a file that exists"),
+        ((str(Path(__file__).parent),), "procs', but must be a file that exists"),
         (("--workers=0", __file__), "workers is 0, but must be a whole number from 1 on"),
         (("--servers=257", __file__), "servers is 257, but must be a whole number from 1 to 256"),
         (("--max-restarts=1", __file__), "max_restarts is 1, but must be 0: a worker that is started again cannot resume its step yet"),
