@@ -1,5 +1,6 @@
-"""How far training is: a bar on a terminal, else a plain line a second."""
+"""How far training is: a bar on a terminal, under `rowstead launch` too, else a plain line a second."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +24,17 @@ def progress(title: str, rows_total: int, is_shown: bool) -> Iterator[Tell]:
         with _bar(title, rows_total) as tell:
             yield tell
     else:
-        yield Lines(title, rows_total)
+        yield Lines(title, rows_total, is_redrawn="ROWSTEAD_TERMINAL" in os.environ)
 
 
 class Lines:
-    """Prints a line with a bar at most each LINE_EVERY_S, and one when all rows are done."""
+    """Prints a line with a bar at most each LINE_EVERY_S, and one when all rows are done.
 
-    def __init__(self, title: str, rows_total: int) -> None:
+    `is_redrawn`: each over the one before, as `rowstead launch` shows them on a terminal.
+    """
+
+    def __init__(self, title: str, rows_total: int, is_redrawn: bool = False) -> None:
+        self._end = "\r" if is_redrawn else "\n"
         self._title = title
         self._rows_total = rows_total
         self._begin_s = self._told_s = time.perf_counter()
@@ -42,7 +47,8 @@ class Lines:
         self._told_s = now_s
         share = rows / self._rows_total
         bar = "#" * int(share * BAR_WIDTH)
-        print(f"{self._title} [{bar:.<{BAR_WIDTH}}] {share:>4.0%} {_numbers(rows, now_s - self._begin_s, loss)}", flush=True)
+        text = f"{self._title} [{bar:.<{BAR_WIDTH}}] {share:>4.0%} {_numbers(rows, now_s - self._begin_s, loss)}"
+        print(text, end=self._end if rows < self._rows_total else "\n", flush=True)
 
 
 @contextmanager

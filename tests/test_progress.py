@@ -24,3 +24,13 @@ def test_other_ranks_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("epoch 1", 3, is_shown=False) as tell:
         tell(3, 0.5)
     assert capsys.readouterr().out == ""
+
+
+def test_under_launch_on_a_terminal_the_bar_is_redrawn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWSTEAD_TERMINAL", "1")
+    monkeypatch.setattr("progress.LINE_EVERY_S", 0.0)
+    with progress("epoch 1", 3, is_shown=True) as tell:
+        for rows in (1, 2, 3):
+            tell(rows, 0.5)
+    shown = capsys.readouterr().out
+    assert (shown.count("\r"), shown.count("\n"), shown[-1]) == (2, 1, "\n")

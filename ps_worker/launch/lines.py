@@ -11,9 +11,9 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")  # a \r that came last may be th
 class LineSplitter:
     r"""Cuts one stream of bytes into lines.
 
-    A progress bar writes its line again and again, each time after a \r. Such an update is a line of its own here, at most one each
-    `update_every_s` seconds; those between are left out. The last state of it, which a \n ends, always comes. Longer lines than
-    LINE_BYTES_MAX are cut.
+    A progress bar writes its line again and again, each time after a \r. Such an update is a line of its own here, which keeps a \r at its
+    end, at most one each `update_every_s` seconds; those between are left out. The last state of it, which a \n ends, always comes.
+    Longer lines than LINE_BYTES_MAX are cut.
     """
 
     def __init__(self, update_every_s: float = UPDATE_EVERY_S) -> None:
@@ -23,7 +23,7 @@ class LineSplitter:
         self._left_out = b""  # the last update, where it is newer than the last line
 
     def feed(self, data: bytes, now_s: float) -> list[bytes]:
-        """Return the lines that `data` ends, without their ends; `now_s` is monotonic time."""
+        r"""Return the lines that `data` ends, without their ends but the \r of an update; `now_s` is monotonic time."""
         data = self._rest + data
         lines: list[bytes] = []
         begin = 0
@@ -35,7 +35,7 @@ class LineSplitter:
             elif not text.strip():  # a bar that is wiped away, or the beginning of one
                 self._left_out = b""
             elif self._updated_s is None or now_s - self._updated_s >= self._update_every_s:
-                lines.append(text)
+                lines.append(text + b"\r")
                 self._updated_s, self._left_out = now_s, b""
             else:
                 self._left_out = text

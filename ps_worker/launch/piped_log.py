@@ -69,11 +69,12 @@ class PipedLog:
         if not lines:
             return
         failed = None
+        kept = [line.removesuffix(b"\r") for line in lines]
         with self._lock:
-            self._last.extend(lines)
+            self._last.extend(kept)
             if self._file is not None:
                 try:
-                    _write_all(self._file, b"".join([line + b"\n" for line in lines]))
+                    _write_all(self._file, b"".join([line + b"\n" for line in kept]))
                 except OSError as error:
                     failed = error
                     self._file.close()

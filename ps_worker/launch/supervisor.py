@@ -11,7 +11,7 @@ from pathlib import Path
 from ps_proto.errors import ClusterFailed, InvalidRequest
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
-from ps_worker.launch.console import Console
+from ps_worker.launch.console import STDOUT, Console
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.local_cluster import LocalCluster
@@ -80,6 +80,8 @@ class Supervisor:
     def _start_workers(self) -> None:
         for rank in range(self._plan.workers):
             environment = worker_environment(self._plan, self._cluster.address, rank, os.environ)
+            if os.isatty(STDOUT):
+                environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
             name = f"worker-{rank}"
             command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
             self._workers.append(Child(name, command, environment, self._logs.of(name)))
