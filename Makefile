@@ -8,7 +8,8 @@ TEST ?=
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-KERNEL_TESTS := hashing partition index slab table initializers optimizers window staging arrays click_log
+KERNEL_TESTS := hashing partition index slab table stored_rows bfloat16 rounding_draws blocks row_norms row_sums initializers optimizers window staging \
+  arrays click_log
 
 .DEFAULT_GOAL := help
 .PHONY: help install protos check test nojit deep demo clean

@@ -90,10 +90,11 @@ class ClickData:
 def measure(model: torch.nn.Module, data: ClickData) -> tuple[float, float]:
     """Return (log loss, AUC) of a model, called as model(counts, sparse), on the held-out rows."""
     labels, logits = [], []
+    device = next(model.parameters(), torch.empty(0)).device
     model.eval()
     with torch.no_grad():
         for batch in data.held_out():
             labels.append(batch.labels.numpy())
-            logits.append(model(batch.counts, batch.sparse).numpy())
+            logits.append(model(batch.counts.to(device), batch.sparse).cpu().numpy())
     model.train()
     return log_loss(np.concatenate(labels), np.concatenate(logits)), auc(np.concatenate(labels), np.concatenate(logits))

@@ -1,16 +1,18 @@
 """The worker's side of Rowstead: `import ps_worker as ps`. It loads neither torch nor gRPC.
 
-    client.py         Client and connect: what a training loop calls
-    protocol.py       what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
-    router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers
+    connecting.py     connect
+    client.py         Client: what a training loop calls; inputs.py what it takes, later_pulls.py reads for steps to come
+    protocol/         what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
+    router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers, table_parts.py its parts
     driver.py         runs the protocol over a transport; transport/ what carries the calls
+    connection.py     a client's threads and its transport, until it is closed; at_exit.py what becomes of those that nobody closed
     local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints
     keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
     prefetch/         reading ahead of the training: rows that travel while the batch before computes
     session.py        init and the session: a training script's place in its job, which place.py reads from the environment
     launch/           `rowstead launch` and `ps-worker`; cli/ the command `rowstead`
 
-Read protocol.py with docs/protocol.md beside it: it is the worker's half of what ps_server/shard/shard.py does.
+Read protocol/ with docs/protocol.md beside it: it is the worker's half of what ps_server/shard/shard.py does.
 """
 
 import sys
@@ -32,6 +34,7 @@ from ps_proto.errors import (
     ObserverCannot,
     Overloaded,
     ParameterServerError,
+    PluginFailed,
     PushPartlyTaken,
     Recovering,
     RequestTooLarge,
@@ -47,33 +50,53 @@ from ps_proto.errors import (
     Unreachable,
 )
 from ps_proto.values import (
+    FTRL,
     SGD,
     Adagrad,
     Adam,
+    AdamW,
     Assigned,
     Async,
     BoundedStaleness,
+    ClippedByRowNorm,
+    ClippedByValue,
     Constant,
+    Decorated,
+    DecoupledWeightDecay,
+    DelayCompensated,
+    HeNormal,
+    HeUniform,
     Initializer,
+    Lion,
     Mode,
     Normal,
     Optimizer,
+    RMSprop,
+    RowWiseAdagrad,
+    StalenessScaled,
     Sync,
     TableSpec,
+    TruncatedNormal,
     Uniform,
+    XavierNormal,
+    XavierUniform,
     Zeros,
+    register_initializer,
+    register_optimizer,
 )
 
 if TYPE_CHECKING:
     from ps_proto.requests import Stats
     from ps_worker import nn as nn
     from ps_worker import optim as optim
-    from ps_worker.client import Client, connect
+    from ps_worker.client import Client
+    from ps_worker.connecting import connect
     from ps_worker.driver import Handle
     from ps_worker.keeping.loading import load as load
     from ps_worker.keeping.saving import save as save
     from ps_worker.keeping.serving import to_torch as to_torch
     from ps_worker.local_cluster import LocalCluster, local_cluster
+    from ps_worker.optim.clipping import clip_grad_norm_ as clip_grad_norm_
     from ps_worker.prefetch import prefetch as prefetch
     from ps_worker.records import Records
     from ps_worker.session import Session, init
@@ -87,7 +110,8 @@ _HOMES = {
     "Records": "ps_worker.records",
     "Session": "ps_worker.session",
     "Stats": "ps_proto.requests",
-    "connect": "ps_worker.client",
+    "clip_grad_norm_": "ps_worker.optim.clipping",
+    "connect": "ps_worker.connecting",
     "init": "ps_worker.session",
     "load": "ps_worker.keeping.loading",
     "local_cluster": "ps_worker.local_cluster",
@@ -99,23 +123,33 @@ _HOMES = {
 _ROOMS = ("nn", "optim")  # the subpackages that users name
 
 __all__ = [
+    "FTRL",
     "SGD",
     "Adagrad",
     "Adam",
+    "AdamW",
     "Assigned",
     "Async",
     "BarrierTimeout",
     "BoundedStaleness",
     "Client",
     "ClientClosed",
+    "ClippedByRowNorm",
+    "ClippedByValue",
     "ClusterFailed",
     "Constant",
     "CorruptFile",
+    "Decorated",
+    "DecoupledWeightDecay",
+    "DelayCompensated",
     "Handle",
+    "HeNormal",
+    "HeUniform",
     "Initializer",
     "InternalError",
     "InvalidRequest",
     "JobMismatch",
+    "Lion",
     "LoadFailed",
     "LocalCluster",
     "Mode",
@@ -126,14 +160,18 @@ __all__ = [
     "Optimizer",
     "Overloaded",
     "ParameterServerError",
+    "PluginFailed",
     "PushPartlyTaken",
+    "RMSprop",
     "Records",
     "Recovering",
     "RequestTooLarge",
+    "RowWiseAdagrad",
     "RowsUnset",
     "Session",
     "StaleIncarnation",
     "StaleTimeline",
+    "StalenessScaled",
     "StalenessTimeout",
     "Stats",
     "StepPassed",
@@ -141,14 +179,19 @@ __all__ = [
     "TableFull",
     "TableMismatch",
     "TableSpec",
+    "TruncatedNormal",
     "UnfinishedPush",
     "Uniform",
     "UnknownTable",
     "Unreachable",
+    "XavierNormal",
+    "XavierUniform",
     "Zeros",
     "connect",
     "init",
     "local_cluster",
+    "register_initializer",
+    "register_optimizer",
     "session",
 ]
 

@@ -5,6 +5,7 @@ Exchange one outcome per call, a reply or the error that stands for it.
 """
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -61,11 +62,15 @@ class Patience:
 
 @dataclass(frozen=True)
 class World:
-    """What is handed in: a monotonic time in seconds, a random number in [0, 1), and whom to tell about a long wait."""
+    """What is handed in: a monotonic time in seconds, a random number in [0, 1), and whom to tell about a long wait.
+
+    exclusive   held while one operation looks at what all share and acts on it: a lock where operations run in several threads
+    """
 
     now_s: Callable[[], float]
     uniform: Callable[[], float]
     on_wait: Callable[[ParameterServerError], None]
+    exclusive: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from ps_proto.errors import ClusterFailed, InvalidRequest, ParameterServerError
+from ps_proto.plugins import join_names
 from ps_proto.requests import Cluster, GetCluster
 from ps_worker.child import Child
 from ps_worker.process_log import FileLogs, Logs
@@ -171,17 +172,19 @@ def local_cluster(
     log_level: str = "info",
     rows_max: int | None = None,
     max_request_bytes: int | None = None,
+    plugins: Sequence[str] = (),
 ) -> LocalCluster:
     """Return a cluster of a coordinator and `servers` servers on this machine, for a `with` block or its start() and stop().
 
     `timeout_s`  how long start() may take: the first one ever compiles the kernels.     `log_dir`  where the processes' logs are kept; by
     default they go when the cluster stops.     `rows_max`, `max_request_bytes`  limits of each server, as `ps-server` has them.
-    Raises InvalidRequest.
+    `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.     Raises InvalidRequest.
 
     >>> with ps.local_cluster(servers=2) as cluster:     # doctest: +SKIP
     ...     client = ps.connect(cluster.address)
     """
     limits = {"--rows-max": rows_max, "--max-request-bytes": max_request_bytes}
     server_flags = [f"{flag}={limit}" for flag, limit in limits.items() if limit is not None]
+    flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}"]
     logs = FileLogs(Path(log_dir) if log_dir is not None else None)
-    return LocalCluster(servers, timeout_s, logs, [f"--log-level={log_level}"], server_flags)
+    return LocalCluster(servers, timeout_s, logs, flags, server_flags)

@@ -15,14 +15,15 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
 from ps_proto.values import Mode, Sync
-from ps_worker.client import Client, connect
+from ps_worker.client import Client
+from ps_worker.connecting import connect
 from ps_worker.local_cluster import LocalCluster, local_cluster
 from ps_worker.place import find_place
 
@@ -61,13 +62,15 @@ def init(
     rank: int | None = None,
     world_size: int | None = None,
     servers: int = 1,
+    plugins: Sequence[str] = (),
     **options: Unpack[ConnectOptions],
 ) -> "Session":
     """Take this script's place in its job and return the session.
 
     The place is what the arguments say, else the environment: ROWSTEAD_COORDINATOR, RANK and WORLD_SIZE, as `rowstead launch` and
     `ps-worker` set them, the last two also torchrun. Where nobody names a coordinator, the script is alone: it gets an embedded cluster
-    with this many `servers`, which ends with the session. `mode` is ps.Sync() unless said; `options` are those of `connect`.
+    with this many `servers`, which import the `plugins`, and which ends with the session. `mode` is ps.Sync() unless said; `options` are
+    those of `connect`.
 
     Raises InvalidRequest for a place that makes no sense, for a second session, and in a child that multiprocessing or os.fork made, unless
     address, rank and world_size are all arguments: a child inherits its parent's environment, and would take over its parent's rank.
@@ -84,7 +87,7 @@ def init(
     if place.address is not None:
         _current = Session(connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, **options), None)
         return _current
-    cluster = local_cluster(servers).start()
+    cluster = local_cluster(servers, plugins=plugins).start()
     try:
         _current = Session(connect(cluster.address, rank=0, world_size=1, mode=mode, **options), cluster)
     except BaseException:

@@ -37,9 +37,8 @@ def give_rows(client: ps.Client, table: str, weight: Tensor) -> None:
 def gradient_of(table: RowTable, rows_count: int) -> Tensor:
     """Return the gradient of the step as torch has it of a weight: float32[rows_count, dim], zeros where there is none."""
     dense = torch.zeros(rows_count, table.dim)
-    for ids, leaf in zip(table.ids, table.leaves, strict=True):
-        if leaf.grad is not None:
-            dense.index_add_(0, torch.from_numpy(ids.view(np.int64)), leaf.grad.float())
+    for ids, gradient in table.leaves.in_order():
+        dense.index_add_(0, torch.from_numpy(ids.view(np.int64)), gradient.cpu().float())
     return dense
 
 

@@ -33,7 +33,7 @@ from ps_proto.requests import (
     TableRows,
 )
 from ps_proto.values import SGD, Mode, TableSpec
-from ps_server.events import Asked, Body, Dropped, Refuse, Reply, Ticked
+from ps_server.events import Answered, Asked, Body, Dropped, Event, Reply, Tell, Ticked
 from ps_server.shard.shard import Shard
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
@@ -64,8 +64,9 @@ def settled(rank: int, incarnation: int, finished: int) -> ResolveRank:
     return ResolveRank(1, rank, incarnation, Finished(finished) if finished >= 0 else None, finished + 1)
 
 
-def wants(table: str, **parameters: float) -> Hyperparameters:
-    return Hyperparameters(table, parameters)
+def wants(table: str, lr: float) -> Hyperparameters:
+    """Return what a rank says that wants SGD with this learning rate."""
+    return Hyperparameters(table, SGD(lr=lr).parameters())
 
 
 @dataclass
@@ -109,6 +110,7 @@ class Conversation:
     ) -> None:
         self.shard = Shard(server, rows_max)
         self.now_s = 0.0
+        self.told: list[Tell] = []  # orders to other servers that nobody has answered
         self._questions: dict[int, Question] = {}
         self._map_version = 1 if shard_map is None else shard_map.version
         self.get(InstallMap(shard_map or map_of(1, server)))
@@ -137,9 +139,16 @@ class Conversation:
         """Tell the shard that whoever asked has gone."""
         self._turn(Dropped(question.request))
 
-    def _turn(self, event: Asked | Dropped | Ticked) -> None:
+    def answer(self, tell: Tell, outcome: Body | ParameterServerError) -> None:
+        """Answer an order as the other server."""
+        self.told.remove(tell)
+        self._turn(Answered(tell.order, outcome))
+
+    def _turn(self, event: Event) -> None:
         for effect in self.shard.handle(event, self.now_s):
-            assert isinstance(effect, Reply | Refuse)
+            if isinstance(effect, Tell):
+                self.told.append(effect)
+                continue
             question = self._questions[effect.request]
             assert question.is_waiting, f"request {effect.request} is answered twice"
             question.outcome = effect.body if isinstance(effect, Reply) else effect.error

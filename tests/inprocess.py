@@ -131,8 +131,9 @@ class InProcess:
         if tell.address in self.down:
             return Unreachable(tell.server, tell.address, 0.0, "connection refused")
         self._requests += 1
-        self._turn(tell.address, Asked(self._requests, carried(tell.body, self.part_size_bytes)))
-        return self._outcomes.pop(self._requests)
+        request = self._requests
+        self._turn(tell.address, Asked(request, carried(tell.body, self.part_size_bytes)))
+        return self._outcomes.pop(request)
 
 
 class Transport:

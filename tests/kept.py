@@ -25,10 +25,11 @@ class Model(nn.Module):
 
     passing: Tensor
 
-    def __init__(self, dim: int = 4) -> None:
+    def __init__(self, dim: int = 4, table_dtype: str = "float32", max_norm: float | None = None) -> None:
         super().__init__()
-        self.bags = ps.nn.EmbeddingBagCollection(dim, {"a": "user", "b": "item"}, initializer=INITIALIZER, seed=5)
-        self.user = ps.nn.Embedding(None, dim, name="user", initializer=INITIALIZER, seed=5)
+        kept = {"table_dtype": table_dtype, "max_norm": max_norm}
+        self.bags = ps.nn.EmbeddingBagCollection(dim, {"a": "user", "b": "item"}, initializer=INITIALIZER, seed=5, **kept)  # type: ignore[arg-type]
+        self.user = ps.nn.Embedding(None, dim, name="user", initializer=INITIALIZER, seed=5, **kept)  # type: ignore[arg-type]
         self.norm = nn.BatchNorm1d(3 * dim)
         self.out = nn.Linear(3 * dim, 1)
         self.shift = nn.Parameter(torch.full((1,), 0.25), requires_grad=False)

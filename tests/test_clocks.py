@@ -121,3 +121,17 @@ def test_what_is_kept_is_what_a_look_at_every_rank_gives(seed: int) -> None:
             roster = clocks.roster(step)
             assert clocks.can_fold(step) == (bool(roster) and all(clocks.finished[rank] >= step for rank in roster))
             assert clocks.within_bound(step + 1, 0) == all(clocks.finished[rank] >= step for rank in present)
+
+
+def test_the_first_to_finish_are_known_once_all_but_the_backup_workers_have() -> None:
+    clocks = Clocks(4)
+    clocks.finish(3, 0)
+    clocks.finish(1, 2)
+    assert clocks.first_finished(0, 1) == []
+    assert clocks.first_finished(0, 2) == [1, 3]
+    clocks.finish(0, 0)
+    assert clocks.first_finished(0, 1) == [0, 1, 3]
+    assert clocks.first_finished(1, 3) == [1]
+    clocks.leave(2)
+    assert clocks.first_finished(1, 2) == [1], "of three that are left, one is enough"
+    assert Clocks(2).first_finished(0, 5) == [], "one at least"

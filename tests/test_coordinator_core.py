@@ -43,7 +43,8 @@ from ps_proto.requests import (
     TableCreated,
 )
 from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Constant, Sync, TableSpec
-from ps_server.coordinator.core import ORDER_AGAIN_S, ORDERS_S_MIN, CoordinatorCore
+from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.plans import ORDER_AGAIN_S, ORDERS_S_MIN
 from ps_server.events import Answered, Asked, Dropped, Event, Refuse, Reply, Tell, Ticked
 
 SYNC = Sync()
@@ -501,7 +502,7 @@ def test_who_differs_is_refused_with_both_values(driver: Driver) -> None:
     assert (raised.value.field, raised.value.have, raised.value.want) == ("world_size", "2", "3")
     with pytest.raises(JobMismatch) as raised:
         join(driver, 1, 2, Async())
-    assert (raised.value.field, raised.value.have, raised.value.want) == ("mode", "Sync()", "Async()")
+    assert (raised.value.field, raised.value.have, raised.value.want) == ("mode", str(SYNC), str(Async()))
     assert join(driver, 1, 2, None).mode == Sync()  # who does not say takes the job's
     assert len(driver.bodies(StartJob)) == 2
 
@@ -540,7 +541,7 @@ def test_a_message_from_before_a_takeover_does_not_take_the_rank_back(driver: Dr
 def test_only_the_last_answer_of_a_rank_is_kept(driver: Driver) -> None:
     for nonce in range(1, 50):
         join(driver, nonce % 2, nonce=nonce)
-    assert {rank: joined.incarnation for rank, joined in driver.core._joined.items()} == {0: 24, 1: 25}
+    assert {rank: joined.incarnation for rank, joined in driver.core.ranks.joined.items()} == {0: 24, 1: 25}
 
 
 def test_a_second_worker_of_a_rank_fences_the_first(driver: Driver) -> None:
@@ -655,6 +656,46 @@ def test_a_rank_that_leaves_while_it_is_joined_anew_does_not_join_a_job_that_is_
     assert isinstance(driver.outcomes[request], Recovering)  # it asks again, and that is a new job
     assert join(driver, 0, 1, nonce=5).incarnation == 3
     assert driver.bodies(StartJob)[-1][1].job == 2
+
+
+# --- backup workers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world_size", "backup_workers"), [(1, 1), (2, 2), (3, 100)])
+def test_of_all_ranks_one_at_least_is_no_backup(driver: Driver, world_size: int, backup_workers: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"backup_workers is {backup_workers}, but must be at most {world_size - 1}"):
+        join(driver, 0, world_size, Sync(backup_workers))
+    assert join(driver, 0, world_size, Sync(world_size - 1)).mode == Sync(world_size - 1)
+
+
+def test_backup_workers_are_part_of_the_mode_that_all_must_agree_on(driver: Driver) -> None:
+    join(driver, 0, 3, Sync(1))
+    for mode in (Sync(), Sync(2)):
+        with pytest.raises(JobMismatch, match="mode"):
+            join(driver, 1, 3, mode)
+    assert join(driver, 1, 3, None).mode == Sync(1)
+
+
+@pytest.mark.parametrize("job", [Sync(), Sync(1), Async(), BoundedStaleness(1)], ids=str)
+def test_a_table_that_wants_other_backup_workers_than_its_job_is_refused(driver: Driver, job: Any) -> None:
+    join(driver, 0, 3, job)
+    with pytest.raises(InvalidRequest, match=r"TableSpec.mode is Sync\(backup_workers=2\) in a job of"):
+        driver.get(CreateTable(TableSpec("user", 4, mode=Sync(2))))
+    assert driver.bodies(InstallTable) == []
+    driver.get(CreateTable(TableSpec("follows", 4, mode=Sync())))
+    assert [spec.name for spec in driver.get(GetCluster()).tables] == ["follows"]
+
+
+def test_a_job_that_contradicts_a_table_is_refused(driver: Driver) -> None:
+    joined = join(driver, 0, 1 + 1, Sync(1))
+    join(driver, 1, 2, Sync(1))
+    driver.get(CreateTable(TableSpec("user", 4, mode=Sync(1))))
+    for rank in (0, 1):
+        driver.get(LeaveJob(rank, joined.incarnation))
+    for mode in (Sync(), Async()):
+        with pytest.raises(InvalidRequest, match="table 'user' has Sync"):
+            join(driver, 0, 2, mode)
+    assert join(driver, 0, 2, Sync(1)).mode == Sync(1)
 
 
 # --- barriers --------------------------------------------------------------------------------------------------------------------

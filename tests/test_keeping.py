@@ -115,7 +115,7 @@ def one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     class Session:
         @property
         def client(self) -> Client:
-            return next(client for client in reversed(found) if not client._is_closed)
+            return next(client for client in reversed(found) if not client._connection.is_closed)
 
         def mark_saved(self) -> None:
             marked.append(self.client)
@@ -594,7 +594,8 @@ def test_another_model_is_told_what_differs(client: Client, path: Path, misfit: 
 def test_another_optimizer_kind_does_not_take_the_state(client: Client, path: Path, is_dense: bool) -> None:
     model = model_of(seed=2)
     kind = "adam" if is_dense else "adagrad"
-    ps.optim.ServerOptimizer(model, dense=ps.SGD() if is_dense else None, sparse=None if is_dense else ps.SGD(), client=client)
+    given: dict[str, ps.Optimizer] = {"dense": ps.SGD()} if is_dense else {"sparse": ps.SGD()}
+    ps.optim.ServerOptimizer(model, client=client, **given)  # type: ignore[arg-type]
     with pytest.raises(TableMismatch, match=f"exists with optimizer {kind} in .*, but optimizer sgd was asked for"):
         ps.load(model, path)
     assert client.export("user")[0].size == 0

@@ -46,6 +46,45 @@ async def test_a_reply_and_a_refusal_reach_whoever_asked() -> None:
     assert caught.value is refusal
 
 
+async def test_what_is_to_be_prepared_comes_before_the_core_and_holds_nobody_else_up() -> None:
+    core, prepared = ScriptedCore(), asyncio.Event()
+
+    async def prepare(body: Body) -> None:
+        if isinstance(body, FenceRank):
+            await prepared.wait()
+            if body.rank == 9:
+                raise NotOwner("server-0", 4)
+
+    loop = CoreLoop(core, nobody, prepare=prepare)
+    core.reply(GetStats, Done(1))
+    core.reply(FenceRank, Done(2))
+    slow = [asyncio.create_task(loop.submit(FenceRank(1, rank, 1))) for rank in (0, 9)]
+    await turns()
+    assert await loop.submit(ASK) == Done(1)
+    assert [asked.body for asked in core.asked()] == [ASK]
+    prepared.set()
+    assert await slow[0] == Done(2)
+    with pytest.raises(NotOwner):  # what was raised is the end of the request: the core never hears of it
+        await slow[1]
+    assert [asked.body for asked in core.asked()] == [ASK, FenceRank(1, 0, 1)]
+
+
+async def test_a_loop_that_is_closed_meanwhile_refuses_what_was_prepared() -> None:
+    core, prepared = ScriptedCore(), asyncio.Event()
+
+    async def prepare(body: Body) -> None:
+        await prepared.wait()
+
+    loop = CoreLoop(core, nobody, prepare=prepare)
+    slow = asyncio.create_task(loop.submit(ASK))
+    await turns()
+    await loop.close()
+    prepared.set()
+    with pytest.raises(Recovering):
+        await slow
+    assert core.events == []
+
+
 async def test_a_parked_request_is_answered_by_a_later_one() -> None:
     core = ScriptedCore()
     loop = CoreLoop(core, nobody)

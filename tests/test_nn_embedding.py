@@ -16,7 +16,6 @@ from inprocess import InProcess
 from ps_proto.requests import Pull, Push
 
 ROWS, DIM = 10, 3
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch finds none")
 
 
 @pytest.fixture
@@ -112,7 +111,8 @@ def test_sparse_is_accepted_and_changes_nothing(client: ps.Client) -> None:
     module = ps.nn.Embedding(ROWS, DIM, name="rows", sparse=True)
     trained(client, module)
     module(torch.tensor([1])).sum().backward()
-    assert not module.tables["rows"].leaves[0].grad.is_sparse  # type: ignore[union-attr]
+    ((_, gradient),) = module.tables["rows"].leaves.in_order()
+    assert not gradient.is_sparse
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,11 @@ def test_sparse_is_accepted_and_changes_nothing(client: ps.Client) -> None:
     [
         (lambda: ps.nn.Embedding(10, 3), r"name is missing, but must be the table's name, as in Embedding\(10, 3, name='user'\)"),
         (lambda: ps.nn.EmbeddingBag(10, 3), r"as in EmbeddingBag\(10, 3, name='user'\)"),
-        (lambda: ps.nn.Embedding(10, 3, max_norm=1.0, name="a"), r"max_norm is 1.0, but must be None: .* clip gradients instead"),
-        (lambda: ps.nn.EmbeddingBag(10, 3, 1.0, name="a"), r"max_norm is 1.0"),
+        (lambda: ps.nn.Embedding(10, 3, max_norm=1.0, norm_type=1.0, name="a"), r"norm_type is 1.0, but must be 2.0: .* Euclidean norm"),
+        (lambda: ps.nn.EmbeddingBag(10, 3, 1.0, norm_type=3.0, name="a"), r"norm_type is 3.0"),
+        (lambda: ps.nn.EmbeddingBag(10, 3, -1.0, name="a"), r"TableSpec.max_norm is -1.0"),
+        (lambda: ps.nn.Embedding(10, 3, name="a", table_dtype="float16"), r"TableSpec.dtype is 'float16', but must be one of"),
+        (lambda: ps.nn.EmbeddingBagCollection(3, {"a": "A"}, table_dtype="half"), r"TableSpec.dtype is 'half'"),
         (lambda: ps.nn.Embedding(10, 0, name="a"), r"TableSpec.dim is 0"),
         (lambda: ps.nn.Embedding(0, 3, name="a"), r"num_embeddings is 0"),
         (lambda: ps.nn.Embedding("user", 3, name="a"), r"num_embeddings is 'user'"),  # type: ignore[arg-type]
@@ -174,29 +177,6 @@ def test_half_and_double_move_the_place_and_a_state_dict_has_none_of_it() -> Non
     assert not any("_place" in name for name in module.state_dict())
 
 
-@needs_cuda
-def test_rows_go_to_a_gpu_through_pinned_memory_without_blocking(client: ps.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned: list[bool] = []
-    plain_to = Tensor.to
-
-    def to(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        pinned.append(self.is_pinned() and options.get("non_blocking", False))
-        return plain_to(self, *args, **options)
-
-    module, plain = beside(client)
-    optimizer = trained(client, module.cuda())
-    given = torch.tensor([1, 2, 1])  # ids may stay where they are
-    with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "to", to)
-        output = module(given)
-    assert output.is_cuda
-    assert pinned[0]
-    torch.testing.assert_close(output.cpu(), plain(given), rtol=0, atol=0)
-    output.sum().backward()
-    optimizer.step()
-    assert client.pull("rows", [2])[0].tolist() == (plain.weight[2] - 1).tolist()
-
-
 # --- leaves ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +186,8 @@ def test_a_forward_without_grad_keeps_no_leaf(client: ps.Client, guard: Callable
     with guard():
         output = module(torch.tensor([1, 2]))
     assert not output.requires_grad
-    assert module.tables["rows"].leaves == []
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        output.sum().backward()
     torch.testing.assert_close(output, plain(torch.tensor([1, 2])), rtol=0, atol=0)
 
 
@@ -236,7 +217,29 @@ def test_two_modules_of_one_name_are_one_table(client: ps.Client) -> None:
     torch.testing.assert_close(gradient_of(optimizer.tables["item"], ROWS), plain.weight.grad)
 
 
-@pytest.mark.parametrize("option", [{"embedding_dim": 4}, {"seed": 1}, {"initializer": ps.Zeros()}, {"mode": ps.Async()}], ids=str)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: ps.nn.Embedding(None, 3, name="rows", **options),
+        lambda **options: ps.nn.EmbeddingBag(None, 3, name="rows", **options),
+        lambda **options: ps.nn.EmbeddingBagCollection(3, {"a": "rows"}, **options),
+    ],
+    ids=["embedding", "bag", "collection"],
+)
+def test_how_servers_keep_rows_is_of_the_table(client: ps.Client, make: Callable[..., nn.Module]) -> None:
+    trained(client, make(table_dtype="bfloat16", max_norm=0.5, initializer=ps.Constant(1.0)))
+    spec = client.spec("rows")
+    assert (spec.dtype, spec.max_norm) == ("bfloat16", 0.5)
+    assert np.linalg.norm(client.pull("rows", [7])) == pytest.approx(0.5, rel=2**-8)
+    twin = copy.deepcopy(make(table_dtype="bfloat16", max_norm=0.5, initializer=ps.Constant(1.0)))
+    trained(client, twin)  # the same table
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"embedding_dim": 4}, {"seed": 1}, {"initializer": ps.Zeros()}, {"mode": ps.Async()}, {"table_dtype": "bfloat16"}, {"max_norm": 1.0}],
+    ids=str,
+)
 def test_two_modules_of_one_name_that_want_different_tables_are_refused(client: ps.Client, option: dict[str, Any]) -> None:
     one = ps.nn.Embedding(None, 3, name="item")
     other = ps.nn.Embedding(**{"num_embeddings": None, "embedding_dim": 3, "name": "item", **option})
@@ -262,8 +265,8 @@ def test_a_deep_copy_reads_the_same_rows_and_trains_nothing(client: ps.Client) -
     twin(torch.tensor([1, 2])).sum().backward()
     table = optimizer.tables["rows"]
     assert twin_rows.tables["rows"] is not table
-    assert twin_rows.tables["rows"].leaves == []
-    assert [leaf.grad is not None for leaf in table.leaves] == [True, False]
+    assert twin_rows.tables["rows"].leaves.in_order() == []
+    assert len(table.leaves.in_order()) == 1
     before = twin_layer.weight.clone()
     optimizer.step()
     optimizer.zero_grad()

@@ -11,7 +11,9 @@ import ps_worker as ps
 from beside_torch import one_worker
 from inprocess import InProcess
 from ps_proto.requests import Pull
-from ps_worker.optim.dense import BLOCK, DenseBlocks, FetchFirst
+from ps_worker.optim.dense import BLOCK, DenseBlocks, fetch
+from ps_worker.optim.fetching import FetchFirst
+from ps_worker.optim.gradients import gradients
 
 SGD = ps.SGD(1.0)
 
@@ -34,10 +36,10 @@ def test_parameters_lie_one_after_another_and_the_last_block_ends_in_zeros() -> 
     dense = blocks_of(model)
     for parameter in model.parameters():
         parameter.grad = parameter.detach().clone()
-    gradient = dense.gradient()
+    ids, gradient = gradients([], [dense])["dense"]
     assert gradient.dtype == np.float32
     assert gradient.shape == (2, BLOCK)  # 600 + 1 + 6 + 2 numbers
-    assert dense.ids.tolist() == [0, 1]
+    assert ids.tolist() == [0, 1]
     assert gradient.flatten()[:609].tolist() == values(model)
     assert not gradient.flatten()[609:].any()
 
@@ -45,7 +47,7 @@ def test_parameters_lie_one_after_another_and_the_last_block_ends_in_zeros() -> 
 def test_a_gradient_of_none_counts_as_zeros() -> None:
     model = linear(1)
     model.bias.grad = torch.ones(2)
-    assert blocks_of(model).gradient().flatten()[:9].tolist() == [0] * 6 + [1, 1, 0]
+    assert gradients([], [blocks_of(model)])["dense"][1].flatten()[:9].tolist() == [0] * 6 + [1, 1, 0]
 
 
 def test_what_was_loaded_is_what_a_pull_returned() -> None:
@@ -96,13 +98,13 @@ def test_a_step_fetches_once_and_the_next_step_again() -> None:
         dense = blocks_of(linear(1))
         dense.create(client, SGD)
         cluster.calls.clear()
-        dense.fetch(client)
+        fetch([dense], client)
         assert cluster.calls == []
         client.end_step()
-        dense.fetch(client)
-        dense.fetch(client)
+        fetch([dense], client)
+        fetch([dense], client)
         assert len([body for _, body in cluster.calls if isinstance(body, Pull) and body.tables]) == 1
-        assert dense.clock == client.clock == 1
+        assert dense.turn == client.turn == 1
 
 
 def test_rows_asked_for_ahead_are_used_at_their_step_alone() -> None:
@@ -115,7 +117,7 @@ def test_rows_asked_for_ahead_are_used_at_their_step_alone() -> None:
             ahead = client.pull_async({"dense": dense.ids})
             ahead.result()["dense"][:] = 7.0  # marks what came ahead
             dense.expect(clock, ahead)
-            dense.fetch(client)
+            fetch([dense], client)
             assert values(model) == expected
 
 
@@ -150,23 +152,12 @@ def test_parameters_that_no_row_can_hold_are_refused(parameter: nn.Parameter, wo
         DenseBlocks([("w", parameter)], "dense", None)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch finds none")
-def test_parameters_on_a_gpu_and_beside_it_are_loaded_and_read() -> None:
-    model = nn.Sequential(linear(1).cuda(), linear(2))
-    dense = blocks_of(model)
-    dense.load(np.arange(BLOCK, dtype=np.float32).reshape(1, BLOCK))
-    assert values(model) == list(range(16))
-    for parameter in model.parameters():
-        parameter.grad = parameter.detach().clone()
-    assert dense.gradient().flatten()[:16].tolist() == list(range(16))
-
-
 def test_a_copied_hook_does_nothing() -> None:
     with one_worker() as (_, client):
         dense = blocks_of(linear(1))
         dense.create(client, SGD)
         client.end_step()
-        copy.deepcopy(FetchFirst(dense, client))()
-        assert dense.clock == 0
-        FetchFirst(dense, client)()
-        assert dense.clock == 1
+        copy.deepcopy(FetchFirst([dense], client))()
+        assert dense.turn == 0
+        FetchFirst([dense], client)()
+        assert dense.turn == 1

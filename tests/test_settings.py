@@ -41,6 +41,17 @@ def test_a_flag_wins_over_the_environment_which_wins_over_toml_which_wins_over_t
     assert settings.host == "127.0.0.1"  # default
 
 
+def test_plugins_are_a_list_in_toml_and_text_with_commas_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("plugins = ['one', 'two']\n")
+    assert load(ServerSettings, {"config": str(path), **COORDINATOR}, {}).plugins == ("one", "two")
+    assert load(ServerSettings, {"plugins": "one, two", **COORDINATOR}, {}).plugins == ("one", "two")
+    assert load(CoordinatorSettings, {"servers": "1"}, {"ROWSTEAD_COORDINATOR_PLUGINS": "one"}).plugins == ("one",)
+    assert load(ServerSettings, COORDINATOR, {}).plugins == ()
+    path.write_text("plugins = [1]\n")
+    assert sentences({"config": str(path), **COORDINATOR}) == [f"plugins is 1 (from {path}), but should be a valid string."]
+
+
 def test_the_environment_can_name_the_toml_file(toml: Path) -> None:
     assert load(ServerSettings, {}, {"ROWSTEAD_SERVER_CONFIG": str(toml)}).port == 1
 

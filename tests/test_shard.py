@@ -568,13 +568,13 @@ def test_staged_pushes_do_not_move() -> None:
 def count_attempts(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[Pull]:
     """Return a list that grows by every attempt to answer a pull."""
     attempts: list[Pull] = []
-    answer = talk.shard._try_pull
+    answer = talk.shard.reader._try_pull
 
     def counted(pull: Pull) -> Pulled | None:
         attempts.append(pull)
         return answer(pull)
 
-    monkeypatch.setattr(talk.shard, "_try_pull", counted)
+    monkeypatch.setattr(talk.shard.reader, "_try_pull", counted)
     return attempts
 
 

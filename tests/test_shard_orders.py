@@ -27,7 +27,8 @@ from ps_proto.requests import (
     StartJob,
 )
 from ps_proto.values import Async, Mode, Sync
-from ps_server.coordinator.core import CoordinatorCore, Job
+from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.job import Job
 from ps_server.shard.exports import IDLE_S
 
 # --- jobs and ranks ----------------------------------------------------------------------------------------------------------
@@ -167,8 +168,8 @@ def parts_of(talks: list[Conversation], value: float) -> list[dict[int, float]]:
 def replace_rank(talks: list[Conversation], rank: int) -> int:
     """Do as the coordinator does when a rank is taken again; return the clock that its new incarnation begins with."""
     core = CoordinatorCore(len(talks))
-    core.job = Job(1, world_size=2, mode=Sync())
-    plan = core._join(JoinJob(rank, 2, Sync()))
+    core.ranks.job = Job(1, world_size=2, mode=Sync())
+    plan = core.ranks.plan_join(JoinJob(rank, 2, Sync()))
     answers = None
     try:
         while True:
@@ -299,6 +300,9 @@ def test_the_numbers_are_those_of_what_happened() -> None:
         "pulls": 1.0,
         "pushes": 2.0,
         "pushes_repeated": 1.0,
+        "pushes_late": 0.0,
+        "contributions_dropped": 0.0,
+        "steps_decided": 0.0,
         "folds": 1.0,
         "refused": 1.0,
         "waits": 1.0,
@@ -319,6 +323,7 @@ def test_the_numbers_are_those_of_what_happened() -> None:
             "rows_pushed": 4.0,
             "rows_repeated": 0.0,
             "rows_updated": 2.0,
+            "rows_unread": 0.0,
             "bytes_in": 7 * 8.0 + 4 * 4.0,  # an id is 8 bytes, a row of dim 1 is 4
             "bytes_out": 3 * 4.0,
             "rows": 2.0,

@@ -21,7 +21,7 @@ from ps_proto.errors import (
     TableFull,
     UnknownTable,
 )
-from ps_proto.requests import OBSERVER, Assign, Fence, FenceRank, Finish, Finished, OpenExport, Pull, Push, TableRows
+from ps_proto.requests import OBSERVER, Assign, Fence, FenceRank, Finish, Finished, Hyperparameters, OpenExport, Pull, Push, TableRows
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_server.shard import parking
 
@@ -157,7 +157,7 @@ def test_an_unknown_table_is_named() -> None:
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_hyperparameters_that_the_optimizer_cannot_use_are_refused(mode: Mode, parameters: dict[str, float]) -> None:
     talk = Conversation(mode, world_size=1, tables=(TableSpec("user", 1, Adagrad(lr=1.0, eps=0.0)),))
-    bad = wants("user", **parameters)
+    bad = Hyperparameters("user", parameters)
     with pytest.raises(InvalidRequest):
         talk.get(Push(talk.fence(0), 1, (rows("user", {7: 1.0}),), (bad,)))
     talk.push(0, 0, {7: 2.0})
@@ -291,7 +291,7 @@ def test_before_any_job_an_observer_cannot_wait_for_a_step(body: str) -> None:
 
 def test_a_pull_of_more_bytes_than_the_server_gives_is_refused_before_any_room_is_made() -> None:
     talk = Conversation(Async())
-    talk.shard._bytes_max = 11
+    talk.shard.reader.bytes_max = 11
     assert talk.pull(0, 0, 7, 8).rows == [0.0, 0.0]
     question = talk.pull(0, 0, 7, 8, 9)
     with pytest.raises(RequestTooLarge, match="12 bytes"):

@@ -30,6 +30,13 @@ def test_workers_share_the_cores_and_servers_change_nothing() -> None:
             assert threads == str(max(1, cores // workers))
 
 
+def test_workers_import_the_plugins_of_the_job_and_those_that_the_user_named() -> None:
+    plan = replace(PLAN, plugins="one,two")
+    assert worker_environment(plan, "a:1", 0, {})["ROWSTEAD_PLUGINS"].strip(",") == "one,two"
+    assert worker_environment(plan, "a:1", 0, {"ROWSTEAD_PLUGINS": "three"})["ROWSTEAD_PLUGINS"] == "one,two,three"
+    assert "ROWSTEAD_PLUGINS" not in worker_environment(PLAN, "a:1", 0, {})
+
+
 def test_what_the_user_set_stays() -> None:
     environment = worker_environment(PLAN, "a:1", 0, {"OMP_NUM_THREADS": "64", "PYTHONUNBUFFERED": ""})
     assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("64", "")

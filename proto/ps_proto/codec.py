@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ps_proto import common_pb2, coordinator_pb2, parameter_server_pb2
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import NEVER, OBSERVER
-from ps_proto.values import INITIALIZERS, MODES, OPTIMIZERS, Initializer, Mode, Optimizer, Setting, setting_from_wire
+from ps_proto.values import Initializer, Mode, Optimizer, Setting, initializer_from_wire, mode_from_wire, optimizer_from_wire
 from sharding.hashing import NUM_BUCKETS
 
 ID = np.dtype("<u8")
@@ -59,10 +59,10 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "nonce": (0, 2**64 - 1),
     "weight": (1e-6, 1e6),
 }
-_SETTINGS: dict[type, tuple[str, dict[str, type[Any]]]] = {
-    Optimizer: ("optimizer", OPTIMIZERS),
-    Initializer: ("initializer", INITIALIZERS),
-    Mode: ("mode", MODES),
+_SETTINGS: dict[type, tuple[str, Callable[[str, dict[str, float]], Setting]]] = {
+    Optimizer: ("optimizer", optimizer_from_wire),
+    Initializer: ("initializer", initializer_from_wire),
+    Mode: ("mode", mode_from_wire),
 }
 _PLAIN = (int, float, str, bytes, bool)
 _MODULES = (common_pb2, parameter_server_pb2, coordinator_pb2)
@@ -75,7 +75,7 @@ class _Field:
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
-    is_message: bool
+    has_presence: bool
     is_optional: bool
     is_limited: bool
 
@@ -99,7 +99,7 @@ def decode(owner: type[AnyValue], message: Message) -> AnyValue:
     """Return the value of class `owner` that `message` stands for; InvalidRequest where it is none."""
     values: dict[str, Any] = {}
     for field in _PLANS[owner]:
-        if field.is_message and not message.HasField(field.name):
+        if field.has_presence and not message.HasField(field.name):
             if not field.is_optional:
                 raise InvalidRequest(f"{owner.__name__}.{field.name}", "missing", "a message")
             values[field.name] = None
@@ -178,7 +178,7 @@ def _field(name: str, hint: Any) -> _Field:
         name,
         encode_one,
         decode_one,
-        is_message=not is_plain and get_origin(hint) is None,
+        has_presence=is_optional or (not is_plain and get_origin(hint) is None),
         is_optional=is_optional,
         is_limited=is_plain and name in _LIMITS,
     )
@@ -189,8 +189,8 @@ def _converter(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     if hint in _PLAIN:
         return _same, _same
     if hint in _SETTINGS:
-        what, known = _SETTINGS[hint]
-        return _encode_setting, lambda message: _decode_setting(what, known, message)
+        what, from_wire = _SETTINGS[hint]
+        return _encode_setting, lambda message: _decode_setting(what, from_wire, message)
     if hint == NDArray[np.int32]:
         return lambda owners: owners.astype(OWNER).tobytes(), _decode_owners
     if isinstance(hint, type) and is_dataclass(hint):
@@ -210,15 +210,14 @@ def _same(value: Any) -> Any:
 
 
 def _encode_setting(setting: Setting) -> Message:
-    return build(common_pb2.Setting, type(setting).__name__, {"kind": setting.kind, "parameters": setting.parameters()})
+    return build(common_pb2.Setting, type(setting).__name__, {"kind": setting.label, "parameters": setting.parameters()})
 
 
-def _decode_setting(what: str, known: dict[str, type[Any]], message: common_pb2.Setting) -> Setting:
+def _decode_setting(what: str, from_wire: Callable[[str, dict[str, float]], Setting], message: common_pb2.Setting) -> Setting:
     for name, number in message.parameters.items():
         if not math.isfinite(number):
             raise InvalidRequest(f"{what}.{name}", str(number), "a finite number")
-    setting: Setting = setting_from_wire(known, what, message.kind, dict(message.parameters))
-    return setting
+    return from_wire(message.kind, dict(message.parameters))
 
 
 def _encode_numbers(tables: dict[str, dict[str, float]]) -> dict[str, Message]:

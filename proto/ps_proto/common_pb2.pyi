@@ -36,7 +36,7 @@ class Setting(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., parameters: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "mode", "dtype")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "mode", "dtype", "max_norm")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -44,6 +44,7 @@ class TableSpec(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NORM_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Setting
@@ -51,7 +52,8 @@ class TableSpec(_message.Message):
     seed: int
     mode: Setting
     dtype: str
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Setting, _Mapping]] = ..., initializer: _Optional[_Union[Setting, _Mapping]] = ..., seed: _Optional[int] = ..., mode: _Optional[_Union[Setting, _Mapping]] = ..., dtype: _Optional[str] = ...) -> None: ...
+    max_norm: float
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Setting, _Mapping]] = ..., initializer: _Optional[_Union[Setting, _Mapping]] = ..., seed: _Optional[int] = ..., mode: _Optional[_Union[Setting, _Mapping]] = ..., dtype: _Optional[str] = ..., max_norm: _Optional[float] = ...) -> None: ...
 
 class Server(_message.Message):
     __slots__ = ("name", "address", "incarnation", "weight")

@@ -157,6 +157,22 @@ class UnfinishedPush(ParameterServerError):
         )
 
 
+@dataclass(eq=False)
+class PluginFailed(ParameterServerError, ImportError):
+    """A plugin that cannot be imported."""
+
+    code = "FAILED_PRECONDITION"
+    plugin: str
+    origin: str
+    cause: str
+
+    def __str__(self) -> str:
+        return (
+            f"Plugin {self.plugin!r}, which {self.origin} names, cannot be imported: {self.cause}. "
+            "Mend it, or see that this process finds it, installed or on PYTHONPATH, or name it no more."
+        )
+
+
 # --- fences: this worker, map or timeline is not the newest ---------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ from ps_proto.requests import (
     ServerRegistered,
     StartJob,
     Stats,
+    StepDecided,
     TableCreated,
 )
 
@@ -96,6 +97,7 @@ _SERVICES: dict[str, dict[type, type]] = {
         StartJob: Done,
         FenceRank: RankFenced,
         ResolveRank: Done,
+        StepDecided: Done,
     },
     COORDINATOR: {
         RegisterServer: ServerRegistered,

@@ -305,3 +305,25 @@ class ResolveRank(_message.Message):
     start: int
     has_left: bool
     def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("step", "ranks", "ranks_count", "hyperparameters")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    ranks_count: int
+    hyperparameters: _containers.RepeatedCompositeFieldContainer[_common_pb2.Hyperparameters]
+    def __init__(self, step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_count: _Optional[int] = ..., hyperparameters: _Optional[_Iterable[_Union[_common_pb2.Hyperparameters, _Mapping]]] = ...) -> None: ...
+
+class StepDecided(_message.Message):
+    __slots__ = ("fence", "job", "decision")
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    fence: _common_pb2.Fence
+    job: int
+    decision: Decision
+    def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ..., job: _Optional[int] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ...) -> None: ...

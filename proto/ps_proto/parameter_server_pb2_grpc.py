@@ -105,6 +105,11 @@ class ParameterServerStub:
                 request_serializer=ps__proto_dot_parameter__server__pb2.ResolveRank.SerializeToString,
                 response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
                 _registered_method=True)
+        self.StepDecided = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/StepDecided',
+                request_serializer=ps__proto_dot_parameter__server__pb2.StepDecided.SerializeToString,
+                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                _registered_method=True)
 
 
 class ParameterServerServicer:
@@ -203,6 +208,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StepDecided(self, request, context):
+        """In a job with backup workers, from the owner of bucket 0 to every other server: what a step is folded from. May be repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ParameterServerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -274,6 +286,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
             'ResolveRank': grpc.unary_unary_rpc_method_handler(
                     servicer.ResolveRank,
                     request_deserializer=ps__proto_dot_parameter__server__pb2.ResolveRank.FromString,
+                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'StepDecided': grpc.unary_unary_rpc_method_handler(
+                    servicer.StepDecided,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.StepDecided.FromString,
                     response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
             ),
     }
@@ -654,6 +671,33 @@ class ParameterServer:
             target,
             '/rowstead.v1.ParameterServer/ResolveRank',
             ps__proto_dot_parameter__server__pb2.ResolveRank.SerializeToString,
+            ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StepDecided(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/StepDecided',
+            ps__proto_dot_parameter__server__pb2.StepDecided.SerializeToString,
             ps__proto_dot_common__pb2.Done.FromString,
             options,
             channel_credentials,

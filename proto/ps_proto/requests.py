@@ -101,7 +101,10 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """rows: one float32[n, dim] per table asked for, in the order asked. `step`: the synchronous step read."""
+    """rows: one float32[n, dim] per table asked for, in the order asked. `step`: the synchronous step read.
+
+    It is beyond the clock of a rank that is late in a job with backup workers (R9), and of nobody else.
+    """
 
     rows: tuple[Rows, ...]
     step: int
@@ -197,7 +200,10 @@ class CloseExport:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The plain acknowledgement. `step`: the synchronous step the server is at."""
+    """The plain acknowledgement. `step`: the synchronous step the server is at.
+
+    Where it acknowledges a push and is beyond the push's clock, the rank is late (R9): what was pushed to synchronous tables was not taken.
+    """
 
     step: int = 0
 
@@ -280,6 +286,35 @@ class ResolveRank:
     fact: Finished | None
     start: int
     has_left: bool = False
+
+
+# --- a word of one server to the others ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a synchronous step is folded from (R5, R9).
+
+    `ranks`: whose gradients, ascending. `ranks_count`: how many ranks the mean is over: more where one of them was taken anew beyond the
+    step, so that it counts as finished and has no gradient in it. `hyperparameters`: those the fold uses, each table once.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    ranks_count: int
+    hyperparameters: tuple[Hyperparameters, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecided:
+    """In a job with backup workers, the owner of bucket 0 tells every other server in the map what a step is folded from (R9).
+
+    It may come twice, and before that of the step before; a server folds them in order.
+    """
+
+    fence: Fence
+    job: int
+    decision: Decision
 
 
 # --- anyone -> coordinator ----------------------------------------------------------------------------------------------------

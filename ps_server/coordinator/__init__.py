@@ -1,4 +1,5 @@
 """The coordinator: who is in the cluster, which server owns what, which tables and which job there are.
 
-core.py decides (a pure state machine), settings.py says how the process is set, command.py and process.py run it.
+core.py decides (a pure state machine) in its rooms: members.py (servers and the map), tables.py, ranks.py and job.py, barriers.py;
+plans.py has the orders to servers, waiting.py what waits. settings.py says how the process is set, command.py and process.py run it.
 """

@@ -49,6 +49,6 @@ def _help(model: type[ProcessSettings], name: str, field: FieldInfo) -> str:
     facts = [f"env: {variable_of(model, name)}"]
     if field.is_required():
         facts.insert(0, "required")
-    elif field.default not in (None, PydanticUndefined):
+    elif field.default not in (None, (), PydanticUndefined):
         facts.insert(0, f"default: {field.default}")
     return f"{field.description} [{'; '.join(facts)}]"

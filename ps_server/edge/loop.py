@@ -21,6 +21,7 @@ TICK_S_MIN = 0.001  # between two ticks, whatever the core asks for
 TICK_S_AFTER_BUG = 1.0
 
 Send = Callable[[str, str, Body], Awaitable[Body]]  # (server, address, order) -> its reply
+Prepare = Callable[[Body], Awaitable[None]]
 
 log = structlog.get_logger()
 
@@ -28,15 +29,25 @@ log = structlog.get_logger()
 class CoreLoop:
     """One core, one event loop, no lock: everything here runs in the thread of the loop.
 
-    send   carries an order to a server and returns the reply, or raises the ParameterServerError that stands for it.
-    name   who answers, for errors.     now_s  a monotonic time in seconds.
+    send      carries an order to a server and returns the reply, or raises the ParameterServerError that stands for it.
+    name      who answers, for errors.     now_s  a monotonic time in seconds.
+    prepare   is awaited before the core hears of a request, while others are answered; what it raises is the request's end.
     """
 
-    def __init__(self, core: Core, send: Send, *, name: str = "The server", now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        core: Core,
+        send: Send,
+        *,
+        name: str = "The server",
+        now_s: Callable[[], float] = time.monotonic,
+        prepare: Prepare | None = None,
+    ) -> None:
         self.name = name
         self._core = core
         self._send = send
         self._now_s = now_s
+        self._prepare = prepare
         self._requests = itertools.count(1)
         self._parked: dict[int, asyncio.Future[Body]] = {}
         self._orders: set[asyncio.Task[None]] = set()
@@ -46,8 +57,10 @@ class CoreLoop:
 
     async def submit(self, body: Body) -> Body:
         """Ask the core; return its reply or raise its refusal, once there is one. Cancelling this tells the core that nobody waits."""
-        if self._is_closed:
-            raise self._closing()
+        self._check_open()
+        if self._prepare is not None:
+            await self._prepare(body)
+            self._check_open()
         request = next(self._requests)
         answer = self._parked[request] = asyncio.get_running_loop().create_future()
         self._turn(Asked(request, body))
@@ -75,6 +88,10 @@ class CoreLoop:
         for order in orders:
             order.cancel()
         await asyncio.gather(*orders, return_exceptions=True)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._closing()
 
     def _closing(self) -> Recovering:
         return Recovering(self.name, "it is stopping")

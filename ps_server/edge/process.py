@@ -2,19 +2,19 @@
 
 import asyncio
 import secrets
-import threading
-from concurrent.futures import Future
 
 import structlog
 
 from ps_proto.errors import Recovering, Unreachable
 from ps_proto.methods import PARAMETER_SERVER
 from ps_proto.requests import RegisterServer
+from ps_server.edge.aside import run_aside
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
 from ps_server.edge.serving import run_process
 from ps_server.edge.settings import ServerSettings
-from ps_server.shard.rehearsal import warm_up
+from ps_server.edge.table_warm_up import TableWarmUp
+from ps_server.shard.rehearsal import warm_up, warm_up_for
 from ps_server.shard.shard import Shard
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
@@ -33,7 +33,8 @@ class ServerRole:
     service = PARAMETER_SERVER
 
     def __init__(self, settings: ServerSettings, sender: Sender) -> None:
-        self.loop = CoreLoop(Shard(settings.name, settings.rows_max, settings.max_request_bytes), sender.send, name=settings.name)
+        shard = Shard(settings.name, settings.rows_max, settings.max_request_bytes)
+        self.loop = CoreLoop(shard, sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare)
         self.max_request_bytes = settings.max_request_bytes
         self._settings = settings
         self._sender = sender
@@ -41,7 +42,7 @@ class ServerRole:
 
     async def join(self, address: str) -> None:
         """Warm up, then register at the coordinator, which is asked again until it answers."""
-        await _warm_up_aside()
+        await run_aside("warm-up", warm_up)
         request = RegisterServer(self._settings.name, self._settings.advertise or address, self._settings.weight, self._nonce)
         retry_s = RETRY_FIRST_S
         while True:
@@ -55,20 +56,3 @@ class ServerRole:
             else:
                 log.info("registered", coordinator=self._settings.coordinator, address=request.address)
                 return
-
-
-async def _warm_up_aside() -> None:
-    """Compile or load the kernels in a thread; a daemon, since a stop must not wait for a compiler."""
-    warmed: Future[None] = Future()
-
-    def work() -> None:
-        warmed.set_running_or_notify_cancel()
-        try:
-            warm_up()
-        except BaseException as error:
-            warmed.set_exception(error)
-        else:
-            warmed.set_result(None)
-
-    threading.Thread(target=work, name="warm-up", daemon=True).start()
-    await asyncio.wrap_future(warmed)

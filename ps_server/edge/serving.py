@@ -11,7 +11,8 @@ import structlog
 import uvloop
 
 from ps_proto.channel import SERVER_OPTIONS
-from ps_proto.errors import ParameterServerError
+from ps_proto.errors import ParameterServerError, PluginFailed
+from ps_proto.plugins import load_plugins
 from ps_server.edge.address import is_loopback, join_address
 from ps_server.edge.announce import CannotAnnounce, announce
 from ps_server.edge.bound_port import CannotListen, bind
@@ -44,6 +45,11 @@ class Role(Protocol):
 def run_process(name: str, settings: ProcessSettings, make_role: Callable[[Sender], Role]) -> int:
     """Run until SIGTERM, Ctrl-C or the end of the parent; return the exit code. `make_role` is called in the event loop."""
     configure_log(name, settings.log_format, settings.log_level)
+    try:
+        load_plugins(os.environ, settings.plugins)
+    except PluginFailed as error:
+        log.error(str(error))
+        return WRONG_USAGE
     return uvloop.run(_run(settings, make_role))
 
 

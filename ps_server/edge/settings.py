@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ps_proto.address import split_address
+from ps_proto.plugins import split_names
 from ps_server.edge.address import is_wildcard
 
 CONFIG = "config"  # names the TOML file itself; a flag or a variable, never a key
@@ -33,7 +34,12 @@ def _check_address(address: str) -> str:
     return address
 
 
+def _split_text(names: object) -> object:
+    return split_names(names) if isinstance(names, str) else names
+
+
 Address = Annotated[str, AfterValidator(_check_address)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_text)]  # a list in TOML, text with commas elsewhere
 
 
 class ProcessSettings(BaseModel):
@@ -50,6 +56,7 @@ class ProcessSettings(BaseModel):
     announce: str | None = Field(
         None, min_length=1, description="File, or number of an open file descriptor, to write the address to once the port is bound."
     )
+    plugins: Names = Field((), description="Modules with optimizers and initializers of your own, to import at start; commas between them.")
 
 
 class ServerSettings(ProcessSettings):

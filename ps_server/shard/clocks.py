@@ -62,6 +62,15 @@ class Clocks:
             return self.least >= step
         return any(last >= step for last in self.left_after.values())
 
+    def first_finished(self, step: int, backup_workers: int) -> list[int]:
+        """Return the ranks of the roster that have finished `step`, ascending, once at most `backup_workers` have not; before, none (R9).
+
+        A turn brings one rank's news, so that asked after each they are the first: max(1, ranks - backup_workers) of them.
+        """
+        roster = self.roster(step)
+        finished = [rank for rank in roster if self.finished[rank] >= step]
+        return finished if len(finished) >= len(roster) - backup_workers else []
+
     def within_bound(self, clock: int, bound: int) -> bool:
         """Return whether every rank has finished all steps < clock - bound (one that left has finished all of its own)."""
         return not self.present or self.least >= clock - bound - 1

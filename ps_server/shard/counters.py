@@ -11,6 +11,7 @@ class TableCounters:
     rows_pushed: int = 0
     rows_repeated: int = 0  # pushed again under a name that was applied: dropped
     rows_updated: int = 0  # rows that an optimizer touched
+    rows_unread: int = 0  # of them, those whose optimizer asked how they were read, and nobody knew
     bytes_in: int = 0
     bytes_out: int = 0
 
@@ -25,6 +26,9 @@ class Counters:
     pulls: int = 0
     pushes: int = 0
     pushes_repeated: int = 0
+    pushes_late: int = 0  # for a step that was over, in a job with backup workers: not taken
+    contributions_dropped: int = 0  # pushes that were staged for a step whose fold took others
+    steps_decided: int = 0  # by this server
     folds: int = 0
     refused: int = 0
     waits: int = 0

@@ -70,6 +70,17 @@ class Membership:
         assert self.shard_map is not None, "the fence was checked"
         return np.flatnonzero(self.shard_map.owners == self._me).astype(np.int32)
 
+    @property
+    def is_first_owner(self) -> bool:
+        """Whether this server owns bucket 0: with backup workers, it decides for all (R9)."""
+        return self.shard_map is not None and int(self.shard_map.owners[0]) == self._me
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The address of every other server in the map, by name."""
+        servers = self.shard_map.servers if self.shard_map is not None else ()
+        return {server.name: server.address for server in servers if server.name != self.server}
+
     def take_map(self, shard_map: ShardMap) -> None:
         """Follow this map if it is newer."""
         if self.shard_map is None or shard_map.version > self.shard_map.version:

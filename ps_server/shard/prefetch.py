@@ -40,8 +40,8 @@ prefetch = cast("Callable[[Any, Any], None]", _no_hint if config.DISABLE_JIT els
 
 
 @kernel
-def prefetch_record(records: npt.NDArray[np.float32], slot: np.int32, columns: int) -> None:
-    """Ask for the first `columns` words of the record in `slot`; `records` float32[capacity, width]."""
+def prefetch_record(records: npt.NDArray[np.float32] | npt.NDArray[np.uint32], slot: np.int32, columns: int) -> None:
+    """Ask for the first `columns` words of the record in `slot`; `records` float32[capacity, width], or uint32."""
     begin = np.int64(slot) * records.shape[1]
     for column in range(0, min(columns, LINE_FLOATS * LINES_MAX), LINE_FLOATS):
         prefetch(records, begin + column)

@@ -21,11 +21,12 @@ def gather(records: Records, slots: Slots, out: Rows) -> None:
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch_record(records, slots[i + AHEAD], columns)
-        if slots[i] >= 0:
-            record = records[slots[i]]
-            row = out[i]
-            for column in range(columns):
-                row[column] = record[column]
+        if slots[i] < 0:
+            continue  # not a block under `if`: numba would count references to the two slices below, 20 ns a row
+        record = records[slots[i]]
+        row = out[i]
+        for column in range(columns):
+            row[column] = record[column]
 
 
 @kernel

@@ -1,8 +1,8 @@
 """The memory that rows lie in.
 
     slot        ids            records
-    0           id    [ row: dim words | state columns: the rest of `width` ]
-    1           id    [ ...                                                 ]
+    0           id    [ row | state columns ]   `width` words, as record_layout.py says
+    1           id    [ ...                 ]
 
 The mapping is reserved once and never moves: a page of it costs memory from the first time it is written to. So a table grows without
 copying, and an array over it stays valid for as long as anyone holds it.

@@ -7,6 +7,7 @@ taken, and a record for each row that changes while it is open.
 import numpy as np
 import numpy.typing as npt
 
+from ps_server.shard.record_layout import RecordLayout
 from ps_server.shard.records import Records, Rows, Slots
 from ps_server.shard.slab import Slab
 from sharding.arrays import aligned_rows
@@ -18,10 +19,10 @@ Ids = npt.NDArray[np.uint64]
 class Snapshot:
     """The rows that a table had when the snapshot was taken, ascending by id. Close it, or drop it, when done."""
 
-    def __init__(self, slab: Slab, slots: Slots, num_slots: int, dim: int) -> None:
-        """Take the rows in `slots` int32[n]. `num_slots`: no slot from there on was ever in use."""
+    def __init__(self, slab: Slab, slots: Slots, num_slots: int, layout: RecordLayout) -> None:
+        """Take the rows in `slots` int32[n]. `num_slots`: no slot from there on was ever in use. `layout`: how they lie in the slab."""
         self._slab = slab
-        self._dim = dim
+        self._layout = layout
         self._slots = slots
         self._ids: Ids = slab.ids[slots]  # a copy: a slot may change hands
         self._is_sorted = False
@@ -35,8 +36,8 @@ class Snapshot:
 
     @property
     def width(self) -> int:
-        """Return the words of a record."""
-        return self._slab.width
+        """Return the words of a record as `read_records` gives it."""
+        return self._layout.width
 
     @property
     def num_kept(self) -> int:
@@ -48,11 +49,11 @@ class Snapshot:
 
         The first read sorts the ids. Raises ValueError once the snapshot is closed.
         """
-        return self._read(begin, end, self._dim)
+        return self._read(begin, end, self._layout.row_words)
 
     def read_records(self, begin: int, end: int) -> tuple[Ids, Records]:
         """Return ids and whole records float32[n, width], row and state columns; otherwise as `read`."""
-        return self._read(begin, end, self._slab.width)
+        return self._read(begin, end, self._layout.stored_width)
 
     def keep(self, slots: Slots) -> None:
         """Take note that the records in `slots` int32[n] are about to change. A table calls this, before it writes."""
@@ -68,7 +69,7 @@ class Snapshot:
         self._slots = self._slots[:0]
         self._ids = self._ids[:0]
 
-    def _read(self, begin: int, end: int, columns: int) -> tuple[Ids, Rows]:
+    def _read(self, begin: int, end: int, stored_words: int) -> tuple[Ids, Rows]:
         if not self.is_open:
             raise ValueError("the snapshot is closed")
         if not self._is_sorted:
@@ -76,10 +77,10 @@ class Snapshot:
             self._ids, self._slots = self._ids[order], self._slots[order]
             self._is_sorted = True
         ids, slots = self._ids[begin:end], self._slots[begin:end]
-        out = aligned_rows(ids.size, columns)
+        stored = aligned_rows(ids.size, stored_words)
         kept = self._slab.records if self._kept is None else self._kept.records
-        _read(self._slab.records, slots, self._kept_at, kept, out)
-        return ids, out
+        _read(self._slab.records, slots, self._kept_at, kept, stored)
+        return ids, self._layout.opened(stored)
 
 
 @kernel
@@ -87,13 +88,14 @@ def _keep(records: Records, slots: Slots, kept_at: Slots, kept: Records, num_kep
     """Copy each record in `slots` that is not in `kept` yet, and that was in use, to its end; return how many it has now."""
     for i in range(slots.size):
         slot = slots[i]
-        if slot < kept_at.size and kept_at[slot] == 0:
-            source = records[slot]
-            target = kept[num_kept]
-            for column in range(source.size):
-                target[column] = source[column]
-            num_kept += 1
-            kept_at[slot] = num_kept
+        if slot >= kept_at.size or kept_at[slot] != 0:
+            continue  # as in records.gather
+        source = records[slot]
+        target = kept[num_kept]
+        for column in range(source.size):
+            target[column] = source[column]
+        num_kept += 1
+        kept_at[slot] = num_kept
     return num_kept
 
 

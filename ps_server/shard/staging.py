@@ -20,6 +20,10 @@ class Staging:
         step[rank, seq] = tables
         return True
 
+    def clear(self) -> None:
+        """Forget everything: another job begins."""
+        self._steps.clear()
+
     def drop(self, rank: int, beyond: int) -> None:
         """Forget what `rank` staged for steps after `beyond`: its next incarnation redoes them (R7)."""
         for clock, step in self._steps.items():
@@ -36,6 +40,10 @@ class Staging:
                 for table in step[name]:
                     contributions.setdefault(table.table, []).append(table)
         return contributions
+
+    def count_of_others(self, clock: int, ranks: list[int]) -> int:
+        """Return how many pushes of a step are held of other ranks than these."""
+        return sum([rank not in ranks for rank, _ in self._steps.get(clock, {})])
 
     def ids_of(self, table: str) -> list[Ids]:
         """Return the ids of each part held of a table: rows that will be there after the fold."""

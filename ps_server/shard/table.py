@@ -1,4 +1,4 @@
-"""A table's rows on one server: an index and a slab, an initializer and an optimizer, joined."""
+"""A table's rows on one server: which slot is whose, and the rows in their slots, joined."""
 
 import weakref
 from dataclasses import dataclass
@@ -10,20 +10,21 @@ from ps_proto.errors import TableFull
 from ps_proto.requests import ColumnLayout
 from ps_proto.values import TableSpec
 from ps_server.shard.index import SlotIndex
-from ps_server.shard.initializers import row_initializer
-from ps_server.shard.optimizers import row_optimizer
-from ps_server.shard.records import Records, Rows, Slots, gather, reset_state, scatter
-from ps_server.shard.slab import Slab
+from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
+from ps_server.shard.records import Records, Rows, Slots, gather, scatter
 from ps_server.shard.snapshot import Snapshot
+from ps_server.shard.stored_rows import stored_rows
 from sharding.arrays import aligned_rows, read_only
 from sharding.hashing import buckets_of, table_salt
 
 Ids = npt.NDArray[np.uint64]
 
+NO_ORIGIN = Origin()
+
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """Rows on their way to another server. ids uint64[n], ascending; records float32[n, width], row and state columns."""
+    """Rows on their way to another server. ids uint64[n], ascending; records float32[n, stored width], as they lie in a slab."""
 
     ids: Ids
     records: Records
@@ -41,10 +42,8 @@ class Table:
         self.spec = spec
         self._dim = spec.dim
         self._salt = table_salt(spec.name)
-        self._optimizer = row_optimizer(spec.optimizer, spec.dim)
-        self._initializer = row_initializer(spec)
-        self._initial_state = self._optimizer.initial_state()
-        self._slab = Slab(self._optimizer.width, rows_max)
+        self._rows = stored_rows(spec, rows_max)
+        self._slab = self._rows.slab
         self._index = SlotIndex(self._salt, self._slab.ids)
         self._snapshots: list[weakref.ref[Snapshot]] = []
 
@@ -72,9 +71,14 @@ class Table:
         return self._slab.capacity
 
     @property
+    def optimizer(self) -> RowOptimizer:
+        """Return what applies gradients."""
+        return self._rows.optimizer
+
+    @property
     def columns(self) -> tuple[ColumnLayout, ...]:
         """Return the state columns behind each row, in their order."""
-        return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._optimizer.columns])
+        return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._rows.optimizer.columns])
 
     def pull(self, ids: Ids) -> Rows:
         """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes.
@@ -85,10 +89,10 @@ class Table:
         ids = _checked_ids(ids)
         slots, absent = self._index.find(ids)
         rows = aligned_rows(ids.size, self._dim)
-        gather(self._slab.records, slots, rows)
+        self._rows.read(slots, rows)
         if absent:
             places = np.flatnonzero(slots < 0).astype(np.int32)
-            self._initializer.fill(rows, places, ids[places], self._dim)
+            self._rows.fill(rows, places, ids[places])
         return rows
 
     def count_absent(self, ids: Ids) -> int:
@@ -105,21 +109,21 @@ class Table:
         if len(self) + np.unique(absent).size > rows_max:
             raise TableFull(self.spec.name, rows_max)
 
-    def update(self, ids: Ids, gradients: Rows, parameters: dict[str, float]) -> None:
+    def update(self, ids: Ids, gradients: Rows, parameters: dict[str, float], origin: Origin = NO_ORIGIN) -> None:
         """Apply the optimizer once for each id with its gradient, float32[n, dim]; an absent one is made first, at its initial value.
 
-        `parameters` are the optimizer's numbers for this step. Raises TableFull, or ValueError for an absent id of a table without initial
-        values; nothing is applied then.
+        `parameters` are the optimizer's numbers for this step, `origin` where the gradients come from. A repeat is applied one after
+        another. Raises TableFull, or ValueError for an absent id of a table without initial values; nothing is applied then.
         """
         ids, gradients = _checked_ids(ids), _checked_rows(gradients, ids.size, self._dim)
-        if not self._initializer.has_values:
+        if not self._rows.initializer.has_values:
             absent = self.count_absent(ids)
             if absent:
                 raise ValueError(f"{absent} rows of table {self.spec.name!r} have no value yet, so no gradient can be applied")
         slots, created = self._find_or_insert(ids)
         if created.size:
-            self._initializer.fill(self._slab.records, slots[created], ids[created], self._dim)
-        self._optimizer.apply(self._slab, slots, gradients, parameters)
+            self._rows.make(slots[created], ids[created])
+        self._rows.update(slots, ids, gradients, parameters, origin)
 
     def assign(self, ids: Ids, rows: Rows, only_absent: bool = False) -> None:
         """Set the rows, float32[n, dim]; of a repeat the last stays. State columns stay as they are; a new row's are initial.
@@ -129,8 +133,8 @@ class Table:
         self._set(ids, _checked_rows(rows, ids.size, self._dim), only_absent)
 
     def restore(self, ids: Ids, records: Records, only_absent: bool = False) -> None:
-        """Set whole records, float32[n, width], row and state columns; otherwise as `assign`."""
-        self._set(ids, _checked_rows(records, ids.size, self._slab.width), only_absent)
+        """Set whole records, float32[n, dim + state], row and state columns; otherwise as `assign`."""
+        self._set(ids, _checked_rows(records, ids.size, self._rows.layout.width), only_absent)
 
     def clear(self, buckets: npt.NDArray[np.bool_]) -> None:
         """Drop the rows of the buckets that are True in bool[16384], with their state. O(rows)."""
@@ -139,7 +143,7 @@ class Table:
 
     def snapshot(self) -> Snapshot:
         """Return this instant of the table, which stays while the table goes on. O(rows): it copies the ids."""
-        snapshot = Snapshot(self._slab, self._index.live_slots(), self._index.num_slots, self._dim)
+        snapshot = Snapshot(self._slab, self._index.live_slots(), self._index.num_slots, self._rows.layout)
         self._snapshots.append(weakref.ref(snapshot))
         return snapshot
 
@@ -168,7 +172,7 @@ class Table:
         slots, created = self._find_or_insert(_checked_ids(ids))
         if only_absent:
             slots, given = slots[created], read_only(given[created])
-        scatter(self._slab.records, slots, given)
+        self._rows.set(slots, given)
 
     def _find_or_insert(self, ids: Ids) -> tuple[Slots, npt.NDArray[np.int32]]:
         """Return the slots, about to be written, and the positions in the batch that got a new one, its state set."""
@@ -176,8 +180,8 @@ class Table:
         slots, created = self._index.find_or_insert(ids)
         if self._snapshots:
             self._keep(slots)
-        if created.size and self._initial_state.size:
-            reset_state(self._slab.records, slots[created], self._dim, self._initial_state)
+        if created.size:
+            self._rows.reset_state(slots[created])
         return slots, created
 
     def _keep(self, slots: Slots) -> None:

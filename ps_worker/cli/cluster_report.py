@@ -69,7 +69,7 @@ def collect(call: Call, coordinator: str, timeout_s: float) -> ClusterReport:
             TableReport(
                 name=spec.name,
                 dim=spec.dim,
-                optimizer=spec.optimizer.kind,
+                optimizer=spec.optimizer.label,
                 mode=spec.mode.kind if spec.mode is not None else None,
                 rows=sum(server.rows.get(spec.name, 0) for server in servers),
             )

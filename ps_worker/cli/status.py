@@ -1,6 +1,7 @@
 """`rowstead status`: look at a cluster."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ps_proto.address import check_address
-from ps_proto.errors import InvalidRequest, ParameterServerError
+from ps_proto.errors import InvalidRequest, ParameterServerError, PluginFailed
+from ps_proto.plugins import load_plugins
 from ps_worker.cli.cluster_report import ClusterReport, ServerReport, TableReport, collect
 
 UNREACHABLE, WRONG_USAGE = 1, 2  # the exit codes
@@ -24,7 +26,8 @@ def status(
     """Show the servers, tables and job of a cluster."""
     try:
         check_address("the coordinator's address", coordinator)
-    except InvalidRequest as error:
+        load_plugins(os.environ)
+    except (InvalidRequest, PluginFailed) as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     from ps_worker.transport.grpc import GrpcTransport  # gRPC takes a while to import: not for --help

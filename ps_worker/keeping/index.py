@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_proto.errors import CorruptFile, InvalidRequest
 from ps_proto.requests import ColumnLayout
-from ps_proto.values import INITIALIZERS, MODES, OPTIMIZERS, Setting, TableSpec, setting_from_wire
+from ps_proto.values import Setting, TableSpec, initializer_from_wire, mode_from_wire, optimizer_from_wire
 
 VERSION = 1
 
@@ -45,7 +45,7 @@ class SettingEntry(_Entry):
 
     @classmethod
     def of(cls, setting: Setting) -> Self:
-        return cls(kind=setting.kind, parameters=setting.parameters())
+        return cls(kind=setting.label, parameters=setting.parameters())
 
 
 class TableEntry(_Entry):
@@ -55,6 +55,7 @@ class TableEntry(_Entry):
     holds: Literal["embeddings", "dense parameters"]
     dim: int
     dtype: str
+    max_norm: float | None = None
     seed: int
     initializer: SettingEntry
     optimizer: SettingEntry
@@ -76,6 +77,7 @@ class TableEntry(_Entry):
             holds=holds,
             dim=spec.dim,
             dtype=spec.dtype,
+            max_norm=spec.max_norm,
             seed=spec.seed,
             initializer=SettingEntry.of(spec.initializer),
             optimizer=SettingEntry.of(spec.optimizer),
@@ -90,11 +92,12 @@ class TableEntry(_Entry):
         return TableSpec(
             self.name,
             self.dim,
-            optimizer=setting_from_wire(OPTIMIZERS, "optimizer", self.optimizer.kind, self.optimizer.parameters),
-            initializer=setting_from_wire(INITIALIZERS, "initializer", self.initializer.kind, self.initializer.parameters),
+            optimizer=optimizer_from_wire(self.optimizer.kind, self.optimizer.parameters),
+            initializer=initializer_from_wire(self.initializer.kind, self.initializer.parameters),
             seed=self.seed,
-            mode=None if self.mode is None else setting_from_wire(MODES, "mode", self.mode.kind, self.mode.parameters),
+            mode=None if self.mode is None else mode_from_wire(self.mode.kind, self.mode.parameters),
             dtype=self.dtype,
+            max_norm=self.max_norm,
         )
 
 

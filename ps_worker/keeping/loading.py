@@ -28,14 +28,15 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> None:
     wait_timeout_s, and every rank sets its own parameters and buffers. It may come before the model's ServerOptimizer is made, which then
     finds the tables as saved, or after: then they lose what they held. The whole folder is checked before anything is changed.
 
-    Raises NoSavedModel, CorruptFile, TableMismatch for a table of another dim, initializer, seed or optimizer kind, InvalidRequest where
-    names or shapes differ; on other ranks LoadFailed where rank 0 failed.
+    Raises NoSavedModel, CorruptFile, TableMismatch for a table of another dim, dtype, initializer, seed, max_norm or optimizer kind,
+    InvalidRequest where names or shapes differ; on other ranks LoadFailed where rank 0 failed.
     """
     parts = ModelParts.of(model)
     reader = ModelReader(path)
     specs = _embeddings(reader, parts)
     tensors = _tensors(reader, parts)
-    specs |= _dense(reader, parts)
+    if not parts.is_hybrid:  # whose dense parameters come with the tensors
+        specs |= _dense(reader, parts)
     if not as_rank_0(parts.client, lambda: _restore(reader, parts.client, specs)):
         raise LoadFailed(str(reader.path))
     parts.set(tensors)
@@ -85,8 +86,7 @@ def _fitting(reader: ModelReader, saved: TableSpec, wanted: TableSpec) -> TableS
     saved = replace(saved, mode=wanted.mode)
     field = wanted.difference(saved)
     if field is not None:
-        have, want = [spec.optimizer.kind if field == "optimizer" else str(getattr(spec, field)) for spec in (saved, wanted)]
-        raise TableMismatch(saved.name, field, f"{have} in {reader.path}", want)
+        raise TableMismatch(saved.name, field, f"{saved.described(field)} in {reader.path}", wanted.described(field))
     return saved
 
 
@@ -116,14 +116,14 @@ def _tensors(reader: ModelReader, parts: ModelParts) -> dict[str, Tensor]:
 
 
 def _restore(reader: ModelReader, client: Client, specs: dict[str, TableSpec]) -> None:
-    """Let the tables hold what the folder has, and nothing else."""
+    """Let the tables of `specs` hold what the folder has, and nothing else."""
     reader.check()
     for name, spec in specs.items():
         try:
             client.spec(name)
         except UnknownTable:
             client.create_table(spec)
-    for table in reader.index.tables:
+    for table in [table for table in reader.index.tables if table.name in specs]:
         client.clear(table.name)
         for part in table.parts:
             for records in _pieces(_records(reader, table, part)):

@@ -7,9 +7,11 @@ from torch import Tensor, nn
 
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
+from ps_worker.nn.naming import named_modules, named_parameters
 from ps_worker.nn.reading import RowModule
 from ps_worker.nn.table import RowTable
-from ps_worker.optim.dense import DenseBlocks, FetchFirst
+from ps_worker.optim.dense import DenseBlocks
+from ps_worker.optim.fetching import check_whole, fetching_hooks
 from ps_worker.session import current_session
 
 
@@ -31,32 +33,33 @@ class ModelParts:
         for module in _row_modules(model):
             for name, table in module.tables.items():
                 tables.setdefault(name, table).check_same(table)
-        hooks = _fetching_hooks(model)
-        dense = {hook.dense.name: hook.dense for hook in hooks if hook.dense is not None}
-        held = {id(parameter) for parameter in model.parameters()}
-        for blocks in dense.values():
-            if not held.issuperset([id(parameter) for parameter in blocks.parameters]):
-                raise InvalidRequest(
-                    "model", f"a part of what is trained in table {blocks.name!r}", "the whole that its ServerOptimizer was given"
-                )
+        hooks = fetching_hooks(model)
+        check_whole(model, hooks)
+        dense = {blocks.name: blocks for hook in hooks for blocks in hook.dense}
         bound = next((hook.client for hook in hooks if hook.client is not None), None)
         found = next(iter(tables.values())).client if tables else bound
         return cls(model, found or current_session().client, tables, dense)
 
+    @property
+    def is_hybrid(self) -> bool:
+        """Return whether a ServerOptimizer leaves the dense parameters to an optimizer of the user's."""
+        return any(module.is_hybrid for module in _row_modules(self.model))
+
     def untrained(self) -> list[str]:
-        """Return the parameters that want a gradient and are in no dense table, by name."""
+        """Return the parameters that want a gradient, by name, which no dense table has and no optimizer of the user's either."""
+        if self.is_hybrid:
+            return []
         trained = {id(parameter) for blocks in self.dense.values() for parameter in blocks.parameters}
-        return [name for name, parameter in self.model.named_parameters() if parameter.requires_grad and id(parameter) not in trained]
+        return [name for name, parameter in named_parameters(self.model) if parameter.requires_grad and id(parameter) not in trained]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the parameters and the persistent buffers by name; one of several names once."""
-        passing = {
-            f"{prefix}.{name}" if prefix else name
-            for prefix, module in self.model.named_modules()
-            for name in module._non_persistent_buffers_set
-        }
-        buffers = {name: buffer for name, buffer in self.model.named_buffers() if name not in passing}
-        return {**dict(self.model.named_parameters()), **buffers}
+        """Return the parameters and the persistent buffers by name, without names of wrappers; one of several names once."""
+        buffers: dict[str, Tensor] = {}
+        for prefix, module in named_modules(self.model):
+            for name, buffer in module.named_buffers(recurse=False):
+                if name not in module._non_persistent_buffers_set and not any(buffer is known for known in buffers.values()):
+                    buffers[f"{prefix}.{name}" if prefix else name] = buffer
+        return {**dict(named_parameters(self.model)), **buffers}
 
     def refresh(self) -> None:
         """Bring the dense parameters to what the servers hold now."""
@@ -75,8 +78,3 @@ class ModelParts:
 
 def _row_modules(model: nn.Module) -> list[RowModule]:
     return [module for module in model.modules() if isinstance(module, RowModule)]
-
-
-def _fetching_hooks(model: nn.Module) -> list[FetchFirst]:
-    """Return the hooks of the model's optimizers, the newest last."""
-    return [hook for module in model.modules() for hook in module._forward_pre_hooks.values() if isinstance(hook, FetchFirst)]

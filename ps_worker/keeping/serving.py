@@ -13,8 +13,9 @@ from ps_worker.client import Client
 from ps_worker.keeping.lookup import PlainEmbedding, PlainEmbeddingBag, PlainEmbeddingBagCollection, PlainFeature, RowLookup
 from ps_worker.keeping.parts import ModelParts
 from ps_worker.nn import Embedding, EmbeddingBag, EmbeddingBagCollection
+from ps_worker.nn.naming import unwrapped
 from ps_worker.nn.reading import RowModule
-from ps_worker.optim.dense import FetchFirst
+from ps_worker.optim.fetching import is_fetching
 
 _FIRST_NEGATIVE = np.uint64(2**63)  # ids from here on are negative as int64
 
@@ -28,6 +29,7 @@ def to_torch(model: nn.Module) -> nn.Module:
     """
     parts = ModelParts.of(model)
     parts.refresh()
+    model = unwrapped(model)
     rows = {name: _read(parts.client, name, table.dim) for name, table in parts.tables.items()}
     plain = {id(module): _plain(module, rows) for module in model.modules() if isinstance(module, RowModule)}
     served: nn.Module = copy.deepcopy(model, plain)
@@ -55,7 +57,7 @@ def _plain(module: RowModule, rows: dict[str, tuple[Tensor, Tensor]]) -> nn.Modu
 
     def lookup(table: str, padding: int | None = None) -> RowLookup:
         ids, weight = rows[table]
-        return RowLookup(ids.to(module._place.device), weight.to(module._place), padding)
+        return RowLookup(ids.to(module.place.device), weight.to(module.place), padding)
 
     plain: nn.Module
     match module:
@@ -82,5 +84,5 @@ def _signed(padding: int | None) -> int | None:
 
 def _drop_hooks(hooks: dict[int, Any]) -> None:
     """Take out our own: a script cannot have them, and a copy has nothing to fetch."""
-    for number in [number for number, hook in hooks.items() if isinstance(hook, FetchFirst)]:
+    for number in [number for number, hook in hooks.items() if is_fetching(hook)]:
         del hooks[number]

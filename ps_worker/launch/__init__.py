@@ -2,6 +2,7 @@
 
 command.py       both verbs, as the command line has them
 supervisor.py    starts the cluster and the workers, waits, and ends them all, however it ends itself
+rendezvous.py    where the workers find each other for torch.distributed
 stop_signals.py  Ctrl-C and SIGTERM as something that the supervisor asks for
 tethered.py      runs a worker's script so that it ends with the supervisor, also when that is killed with -9
 piped_log.py     from a process's stdout and stderr to the console; lines.py cuts lines, console.py writes them under a name

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ps_proto.errors import InvalidRequest
+from ps_proto.plugins import join_names
 from ps_worker.place import COORDINATOR, RANK, WORLD_SIZE, find_place
 
 WRONG_USAGE = 2  # the exit code
@@ -23,18 +24,29 @@ def launch(
     /,
     *arguments: Arguments,
     servers: Annotated[int, Parameter(help="How many servers hold the rows.")] = 1,
-    workers: Annotated[int, Parameter(help="How many processes run the script.")] = 1,
+    workers: Annotated[
+        int,
+        Parameter(
+            help="How many processes run the script, each with torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, and "
+            "MASTER_ADDR and MASTER_PORT where you have not set them."
+        ),
+    ] = 1,
     host: Annotated[str, Parameter(help="Address that coordinator and servers listen on.")] = "127.0.0.1",
     log_dir: Annotated[Path | None, Parameter(help="Folder for a file with each process's lines, beside showing them.")] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Parameter(help="The least level that coordinator and servers log.")
     ] = "info",
+    plugin: Annotated[
+        list[str] | None, Parameter(negative=(), help="Module with optimizers and initializers of your own; may be given again.")
+    ] = None,
     max_restarts: Annotated[int, Parameter(help="How often a worker that failed is started again; only 0 for now.")] = 0,
 ) -> int:
     """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
 
     Each process's lines are shown under its name. When all workers have ended well, so does the job, with 0; when one fails, the rest are
     ended, and the exit code is the failed one's. Ctrl-C ends them all, with 130.
+
+    MASTER_PORT is a free port of this machine, so that torch.distributed.init_process_group() needs no argument.
     """
     try:
         _check_count("servers", servers, SERVERS_MAX)
@@ -44,6 +56,7 @@ def launch(
             raise InvalidRequest("max_restarts", str(max_restarts), "0: a worker that is started again cannot resume its step yet")
         _check_script(script)
         _check_log_dir(log_dir)
+        plugins = join_names("plugin", plugin or [])
     except InvalidRequest as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
@@ -53,7 +66,7 @@ def launch(
         from ps_worker.launch.console import Console
         from ps_worker.launch.supervisor import Plan, Supervisor
 
-        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level)
+        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins)
         return Supervisor(plan, Console(os.environ), signals).run()
 
 
@@ -65,7 +78,10 @@ def worker(
     rank: Annotated[int | None, Parameter(help=f"This worker's number, from 0. [env: {RANK}]")] = None,
     world_size: Annotated[int | None, Parameter(help=f"How many workers the job has. [env: {WORLD_SIZE}]")] = None,
 ) -> int:
-    """Run a training script as one worker of a job; on several machines, once for each worker."""
+    """Run a training script as one worker of a job; on several machines, once for each worker.
+
+    Where the script uses torch.distributed, set MASTER_ADDR and MASTER_PORT yourself: a host and a free port of rank 0's machine.
+    """
     try:
         place = find_place(coordinator, rank, world_size, os.environ)
         _check_script(script)

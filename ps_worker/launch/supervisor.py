@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_proto.errors import ClusterFailed, InvalidRequest
+from ps_proto.plugins import VARIABLE as PLUGINS
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
 from ps_worker.launch.piped_log import PipedLogs
+from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.local_cluster import LocalCluster
 from ps_worker.place import Place
@@ -25,7 +27,11 @@ WRONG_USAGE = 2  # the exit code
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. `command`: a worker's, as its script and the script's arguments; `host`: where coordinator and servers listen."""
+    """What to run.
+
+    command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
+    plugins  modules that all processes import, with commas between them
+    """
 
     servers: int
     workers: int
@@ -33,6 +39,7 @@ class Plan:
     host: str
     log_dir: Path | None
     log_level: str
+    plugins: str = ""
 
 
 class Supervisor:
@@ -43,7 +50,7 @@ class Supervisor:
         self._console = console
         self._signals = signals
         self._logs = PipedLogs(console, plan.log_dir)
-        flags = [f"--host={plan.host}", f"--log-level={plan.log_level}"]
+        flags = [f"--host={plan.host}", f"--log-level={plan.log_level}", f"--plugins={plan.plugins}"]
         self._cluster = LocalCluster(plan.servers, START_TIMEOUT_S, self._logs, flags, while_waiting=signals.check)
         self._workers: list[Child] = []
 
@@ -60,8 +67,9 @@ class Supervisor:
         try:
             self._signals.check()
             self._cluster.start()
-            self._start_workers()
-            self._wait()
+            with Rendezvous() as rendezvous:
+                self._start_workers(rendezvous.variables(os.environ))
+                self._wait()
         except Stopped as stopped:
             code, end_signal = SIGNALLED + stopped.number, stopped.number
             self._console.say(f"{stopped.number.name}: stopping.")
@@ -77,9 +85,9 @@ class Supervisor:
             code = SIGNALLED + self._signals.received
         return code
 
-    def _start_workers(self) -> None:
+    def _start_workers(self, rendezvous: Mapping[str, str]) -> None:
         for rank in range(self._plan.workers):
-            environment = worker_environment(self._plan, self._cluster.address, rank, os.environ)
+            environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous})
             if os.isatty(STDOUT):
                 environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
             name = f"worker-{rank}"
@@ -126,10 +134,12 @@ def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping
     """
     # Not by the number of servers: threads cut torch's sums, and the bits must not depend on how many servers there are.
     threads = max(1, len(os.sched_getaffinity(0)) // plan.workers)
+    plugins = {PLUGINS: f"{plan.plugins},{environment.get(PLUGINS, '')}"} if plan.plugins else {}
     return {
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         **environment,
+        **plugins,
         **Place(address, rank, plan.workers).variables(),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(plan.workers),

@@ -32,10 +32,12 @@ class _OneTable(RowModule):
         embedding_dim: int,
         padding_idx: int | None,
         max_norm: float | None,
+        norm_type: float,
         name: str | None,
         initializer: Initializer | None,
         seed: int,
         mode: Mode | None,
+        table_dtype: str,
         scale_grad_by_freq: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
@@ -46,10 +48,8 @@ class _OneTable(RowModule):
             raise InvalidRequest(
                 "name", "missing", f"the table's name, as in {type(self).__name__}({num_embeddings}, {embedding_dim}, name='user')"
             )
-        if max_norm is not None:
-            raise InvalidRequest(
-                "max_norm", str(max_norm), "None: rows live on servers, which do not renormalise them; clip gradients instead"
-            )
+        if max_norm is not None and norm_type != 2.0:
+            raise InvalidRequest("norm_type", repr(norm_type), "2.0: servers scale a row by its Euclidean norm")
         if num_embeddings is not None and not _is_whole(num_embeddings, 1, 2**64):
             raise InvalidRequest("num_embeddings", repr(num_embeddings), "a whole number from 1, or None: any id")
         padding_min, padding_max = (-(2**63), 2**64) if num_embeddings is None else (-num_embeddings, num_embeddings)
@@ -57,7 +57,7 @@ class _OneTable(RowModule):
             raise InvalidRequest("padding_idx", repr(padding_idx), f"None or a whole number from {padding_min} to {padding_max - 1}")
         if num_embeddings is not None and padding_idx is not None and padding_idx < 0:
             padding_idx += num_embeddings
-        super().__init__([RowTable(name, embedding_dim, initializer or Normal(), seed, mode)])
+        super().__init__([RowTable(name, embedding_dim, initializer or Normal(), seed, mode, table_dtype, max_norm)])
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
@@ -97,8 +97,11 @@ class Embedding(_OneTable):
     num_embeddings  None: any id; a number: ids outside are an IndexError, as in torch.
     padding_idx     reads as zeros, is never pulled or pushed.
     initializer     of rows that nobody has pushed to; Normal() as in torch.
-    sparse          is accepted and changes nothing: gradients are of the rows used. So is norm_type, as max_norm must be None.
+    max_norm        the greatest Euclidean norm of a row (so norm_type must be 2.0). Servers keep to it: a row never is longer, where torch
+                    shortens those that a forward looks up, before it. All modules of a table must have the same.
+    sparse          is accepted and changes nothing: gradients are of the rows used.
     device, dtype   where rows go, and as what; .to() does the same.
+    table_dtype     how servers keep rows: "float32", or "bfloat16", which takes half the memory.
     """
 
     def __init__(
@@ -117,9 +120,22 @@ class Embedding(_OneTable):
         initializer: Initializer | None = None,
         seed: int = 0,
         mode: Mode | None = None,
+        table_dtype: str = "float32",
     ) -> None:
         super().__init__(
-            num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, mode, scale_grad_by_freq, device, dtype
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            name,
+            initializer,
+            seed,
+            mode,
+            table_dtype,
+            scale_grad_by_freq,
+            device,
+            dtype,
         )
 
     def plan(self, *inputs: Any) -> Plan:
@@ -161,10 +177,23 @@ class EmbeddingBag(_OneTable):
         initializer: Initializer | None = None,
         seed: int = 0,
         table_mode: Mode | None = None,
+        table_dtype: str = "float32",
     ) -> None:
         check_pooling(mode)
         super().__init__(
-            num_embeddings, embedding_dim, padding_idx, max_norm, name, initializer, seed, table_mode, scale_grad_by_freq, device, dtype
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            name,
+            initializer,
+            seed,
+            table_mode,
+            table_dtype,
+            scale_grad_by_freq,
+            device,
+            dtype,
         )
         self.mode = mode
         self.include_last_offset = include_last_offset

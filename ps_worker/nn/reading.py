@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids, Rows
+from ps_worker.nn.compiling import not_compiled
 from ps_worker.nn.state import RowsElsewhere
 from ps_worker.nn.table import RowTable
 from sharding.partition import Indexes, deduplicate
@@ -86,19 +87,31 @@ class RowModule(RowsElsewhere):
         super().__init__()
         self._tables = {table.name: table for table in tables}
         self._ahead: list[Ahead] = []
-        self.optimizer_dense: DenseBlocks | None = None  # set by a ServerOptimizer: what ps.prefetch fetches along
+        # Set by a ServerOptimizer: what ps.prefetch fetches along, and whether the dense parameters are another optimizer's.
+        self.optimizer_dense: tuple[DenseBlocks, ...] = ()
+        self.is_hybrid = False
         self.is_frozen = False
         # Empty: it says where rows go and in which dtype, since .to() and .half() move it.
         self.register_buffer("_place", torch.empty(0), persistent=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a deep copy takes over: it reads the same rows, but belongs to no optimizer."""
-        return {**self.__dict__, "_ahead": [], "optimizer_dense": None}
+        return {**self.__dict__, "_ahead": [], "optimizer_dense": (), "is_hybrid": False}
+
+    @not_compiled
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run forward outside of torch.compile's graphs: no shape of what comes out depends on how many ids are unique."""
+        return super().__call__(*args, **kwargs)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """With False, freeze the rows as far as this module reads them."""
         self.is_frozen = not requires_grad
         return super().requires_grad_(requires_grad)
+
+    @property
+    def place(self) -> Tensor:
+        """An empty tensor where rows go, in the dtype that they get."""
+        return self._place
 
     @property
     def tables(self) -> dict[str, RowTable]:
@@ -114,7 +127,7 @@ class RowModule(RowsElsewhere):
         raise TypeError(f"{type(self).__name__} says nowhere what its forward reads")
 
     def read(self, *inputs: Any) -> tuple[Plan, list[Tensor]]:
-        """Return the plan of a forward and a leaf float32[unique, dim] for each of its lookups."""
+        """Return the plan of a forward and the rows, [unique, dim], for each of its lookups, whose gradients are the table's."""
         ahead = self._take_ahead(inputs)
         if ahead is not None:
             plan, rows = ahead.plan, ahead.rows.result()

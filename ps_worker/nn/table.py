@@ -1,13 +1,9 @@
-"""A table as a model uses it: what it is, who reads it, and the row leaves of the step at work."""
+"""A table as a model uses it: what it is, who reads it, and its rows as leaves of autograd's graph."""
 
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +11,7 @@ from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids, Rows
 from ps_proto.values import Initializer, Mode, Normal, Optimizer, TableSpec
 from ps_worker.client import Client
+from ps_worker.nn.leaves import Leaves
 from ps_worker.session import current_session
 
 
@@ -22,8 +19,7 @@ from ps_worker.session import current_session
 class RowTable:
     """The table `name` in this process. Modules with one name share one, once a ServerOptimizer has bound the model.
 
-    leaves, ids   the step's row leaves, float32[unique, dim], and the ids of each; from forward to `zero_grad()`.
-    pushed        how many of them, the first ones, are on the servers.
+    leaves        the step's row leaves, with the ids of each.
     is_trained    whether a ServerOptimizer pushes the leaves; otherwise none are kept.
     """
 
@@ -32,9 +28,9 @@ class RowTable:
     initializer: Initializer = field(default_factory=Normal)
     seed: int = 0
     mode: Mode | None = None
-    leaves: list[Tensor] = field(default_factory=list)
-    ids: list[Ids] = field(default_factory=list)
-    pushed: int = 0
+    dtype: str = "float32"
+    max_norm: float | None = None
+    leaves: Leaves = field(default_factory=Leaves)
     is_trained: bool = False
     _client: weakref.ref[Client] | None = None
 
@@ -43,7 +39,7 @@ class RowTable:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "RowTable":
         """Return a table that reads the same rows and that nobody trains."""
-        return RowTable(self.name, self.dim, self.initializer, self.seed, self.mode, _client=self._client)
+        return RowTable(self.name, self.dim, self.initializer, self.seed, self.mode, self.dtype, self.max_norm, _client=self._client)
 
     def __reduce__(self) -> NoReturn:
         raise InvalidRequest(
@@ -54,8 +50,16 @@ class RowTable:
 
     def spec(self, optimizer: Optimizer | None = None) -> TableSpec:
         """Return the table's spec, with an optimizer where one is given."""
-        spec = TableSpec(self.name, self.dim, initializer=self.initializer, seed=self.seed, mode=self.mode)
-        return spec if optimizer is None else TableSpec(**{**vars(spec), "optimizer": optimizer})
+        spec = TableSpec(
+            self.name,
+            self.dim,
+            initializer=self.initializer,
+            seed=self.seed,
+            mode=self.mode,
+            dtype=self.dtype,
+            max_norm=self.max_norm,
+        )
+        return spec if optimizer is None else spec.with_optimizer(optimizer)
 
     @property
     def client(self) -> Client:
@@ -70,54 +74,23 @@ class RowTable:
 
     def check_same(self, other: "RowTable") -> None:
         """Raise InvalidRequest where another module of this name wants another table."""
-        for name in ("dim", "initializer", "seed", "mode"):
+        for name in ("dim", "initializer", "seed", "mode", "dtype", "max_norm"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidRequest(f"{name} of table {self.name!r}", str(theirs), f"{mine}, as in another module of that name")
 
     def leaf(self, ids: Ids, rows: Rows, place: Tensor, is_frozen: bool = False) -> Tensor:
-        """Return the rows as a leaf where `place` lies, in its dtype; with gradients on, it is one of the step's."""
-        leaf = moved(rows, place)
-        if torch.is_grad_enabled() and not is_frozen:
-            leaf.requires_grad_()
-            if self.is_trained:
-                self._keep(ids, leaf)
-                # A zero_grad() between forward and backward is usual: a leaf that backward reaches after it is one of the step's again.
-                leaf.register_post_accumulate_grad_hook(partial(self._keep, ids))  # type: ignore[no-untyped-call]
-        return leaf
+        """Return the rows where `place` lies, in its dtype: a leaf, or cast from one; with gradients on, one of the step's.
 
-    def _keep(self, ids: Ids, leaf: Tensor) -> None:
-        if not any(known is leaf for known in self.leaves):
-            self.leaves.append(leaf)
-            self.ids.append(ids)
-
-    def gradient(self) -> tuple[Ids, Rows] | None:
-        """Return the ids and gradients, float32[n, dim], of the step's leaves, None without any; ids of several forwards repeat.
-
-        Raises InvalidRequest where some were pushed before, so that none counts twice.
+        A leaf is at least float32, so that what a GradScaler has scaled up is scaled down, and summed, with nothing lost.
         """
-        if any(leaf.grad is not None for leaf in self.leaves[: self.pushed]):
-            want = "called after each step() on the optimizer: model.zero_grad() does not reach the rows, which live on servers"
-            raise InvalidRequest("zero_grad()", "not called since the last step()", want)
-        reached = [(ids, leaf.grad) for ids, leaf in zip(self.ids, self.leaves, strict=True) if leaf.grad is not None]
-        if not reached:
-            return None
-        rows = [gradient.detach().to("cpu", torch.float32).numpy() for _, gradient in reached]
-        return _joined([ids for ids, _ in reached]), _joined(rows)
-
-    def mark_pushed(self) -> None:
-        """Note that what `gradient` returned is on the servers."""
-        self.pushed = len(self.leaves)
-
-    def clear(self) -> None:
-        """Drop the step's leaves."""
-        self.leaves.clear()
-        self.ids.clear()
-        self.pushed = 0
-
-
-def _joined(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        if is_frozen or not torch.is_grad_enabled():
+            return moved(rows, place)
+        leaf = moved(rows, place.new_empty(0, dtype=torch.promote_types(place.dtype, torch.float32)))
+        leaf.requires_grad_()
+        if self.is_trained:
+            self.leaves.watch(ids, leaf)
+        return leaf.to(place.dtype)
 
 
 def moved(rows: Rows, place: Tensor) -> Tensor:

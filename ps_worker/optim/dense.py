@@ -1,9 +1,11 @@
-"""A model's dense parameters as one table: flattened, cut into blocks; a block is a row, its number the id."""
+"""Dense parameters as a table: flattened, cut into blocks; a block is a row, its number the id."""
 
+import gc
+import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 from torch import nn
@@ -18,12 +20,14 @@ from ps_worker.nn.table import moved
 
 BLOCK = 512  # floats: 2 KiB, so that a model of a few thousand numbers is spread over several servers too
 
+# Whose parameters each dense table of a client has.
+_claims: weakref.WeakKeyDictionary[Client, dict[str, list[weakref.ref[nn.Parameter]]]] = weakref.WeakKeyDictionary()
+
 
 class DenseBlocks:
-    """The dense parameters of a model and the table that holds them.
+    """Dense parameters of a model and the table that holds them.
 
-    Parameters are laid one after another in the order of `named_parameters()`; the last block is filled up with zeros, which no
-    gradient moves.
+    Parameters are laid one after another in the order given; the last block is filled up with zeros, which no gradient moves.
     """
 
     def __init__(self, parameters: Sequence[tuple[str, nn.Parameter]], name: str, mode: Mode | None) -> None:
@@ -39,7 +43,7 @@ class DenseBlocks:
         self._sizes = [parameter.numel() for parameter in self.parameters]
         self._blocks_count = -(-sum(self._sizes) // BLOCK)
         self.ids: Ids = np.arange(self._blocks_count, dtype=np.uint64)
-        self.clock = -1  # of the step that the parameters are as of; -1: not fetched
+        self.turn = -1  # of the client, in whose step the parameters are as of then; -1: not fetched
         self._ahead: tuple[int, RowsToCome] | None = None
 
     def create(self, client: Client, optimizer: Optimizer) -> None:
@@ -54,22 +58,30 @@ class DenseBlocks:
                 raise
             want = f"the model whose dense parameters are in table {self.name!r}, or another dense_name"
             raise InvalidRequest("names and shapes of the dense parameters", self._layout[:500], want) from None
+        self._claim(client)
         if client.rank == 0:
-            client.assign(self.name, self.ids, self._flat(self.parameters), only_absent=True)
-        self.fetch(client)
+            values = [parameter.detach().to("cpu", torch.float32).reshape(-1).numpy() for parameter in self.parameters]
+            client.assign(self.name, self.ids, self.laid_out(values), only_absent=True)
+        self.refresh(client)
 
-    def fetch(self, client: Client) -> None:
-        """Bring the parameters to this step's values, unless they are."""
-        if self.clock == client.clock:
-            return
+    def _claim(self, client: Client) -> None:
+        """Raise InvalidRequest where the table is that of other parameters still in use: two models would be one, without a word."""
+        claims = _claims.setdefault(client, {})
+        known = claims.get(self.name, [])
+        if any(one() is not other for one, other in zip(known, self.parameters, strict=False)):
+            gc.collect()  # a model that nobody has any more lies in cycles with its hooks
+            if all(one() is not None for one in known):
+                raise InvalidRequest("dense_name", f"{self.name!r}, which is the table of another model in this process", "another name")
+        claims[self.name] = [weakref.ref(parameter) for parameter in self.parameters]
+
+    def expect(self, turn: int, rows: RowsToCome) -> None:
+        """Use these rows as the values of the step of `turn`."""
+        self._ahead = (turn, rows)
+
+    def take_ahead(self, turn: int) -> Rows | None:
+        """Return the rows that were asked for ahead, float32[blocks, BLOCK], and forget them; None where none were for this turn."""
         ahead, self._ahead = self._ahead, None
-        rows = ahead[1].result()[self.name] if ahead is not None and ahead[0] == client.clock else client.pull(self.name, self.ids)
-        self.load(rows)
-        self.clock = client.clock
-
-    def expect(self, clock: int, rows: RowsToCome) -> None:
-        """Use these rows as the values of step `clock`."""
-        self._ahead = (clock, rows)
+        return ahead[1].result()[self.name] if ahead is not None and ahead[0] == turn else None
 
     def forget_ahead(self) -> None:
         """Drop what was asked for ahead and not used."""
@@ -79,7 +91,7 @@ class DenseBlocks:
         """Bring the parameters to what the servers hold now, whatever was asked for before."""
         self.forget_ahead()
         self.load(client.pull(self.name, self.ids))
-        self.clock = client.clock
+        self.turn = client.turn
 
     def load(self, rows: Rows) -> None:
         """Set the parameters from float32[blocks, BLOCK]."""
@@ -95,32 +107,25 @@ class DenseBlocks:
         """Whether any of the parameters has a gradient."""
         return any(parameter.grad is not None for parameter in self.parameters)
 
-    def gradient(self) -> Rows:
-        """Return the gradients as float32[blocks, BLOCK]; one of None counts as zeros."""
-        return self._flat([parameter.grad for parameter in self.parameters])
-
-    def _flat(self, tensors: Sequence[torch.Tensor | None]) -> Rows:
+    def laid_out(self, arrays: Sequence[npt.NDArray[np.float32] | None]) -> Rows:
+        """Return arrays [numel], one for each parameter, as float32[blocks, BLOCK]; None counts as zeros."""
         flat = np.zeros(self._blocks_count * BLOCK, np.float32)
         parts = np.split(flat[: sum(self._sizes)], np.cumsum(self._sizes)[:-1])
-        for part, tensor in zip(parts, tensors, strict=True):
-            if tensor is not None:
-                part[:] = tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+        for part, array in zip(parts, arrays, strict=True):
+            if array is not None:
+                part[:] = array
         return flat.reshape(self._blocks_count, BLOCK)
 
 
-class FetchFirst:
-    """A hook of modules: bring the dense parameters to this step's values before a module uses them or shows its state.
-
-    In a deep copy of the model, which no optimizer trains, it does nothing.
-    """
-
-    def __init__(self, dense: DenseBlocks | None = None, client: Client | None = None) -> None:
-        self.dense = dense
-        self.client = client
-
-    def __call__(self, *_: Any) -> None:
-        if self.dense is not None and self.client is not None:
-            self.dense.fetch(self.client)
-
-    def __reduce__(self) -> tuple[type["FetchFirst"], tuple[()]]:
-        return FetchFirst, ()
+def fetch(dense: Sequence[DenseBlocks], client: Client) -> None:
+    """Bring the parameters to this step's values, unless they are; one pull for all that was not asked for ahead."""
+    old = [blocks for blocks in dense if blocks.turn != client.turn]
+    if not old:
+        return
+    rows = {blocks.name: ahead for blocks in old if (ahead := blocks.take_ahead(client.turn)) is not None}
+    asked = {blocks.name: blocks.ids for blocks in old if blocks.name not in rows}
+    if asked:
+        rows |= client.pull(asked)
+    for blocks in old:
+        blocks.load(rows[blocks.name])
+        blocks.turn = client.turn

@@ -1,7 +1,6 @@
 """A torch optimizer whose arithmetic is the servers': step() pushes the gradients and ends the step."""
 
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -9,12 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from ps_proto.errors import InvalidRequest, PushPartlyTaken
-from ps_proto.values import Adagrad, Adam, Mode, Optimizer
+from ps_proto.values import Adagrad, Adam, Mode
 from ps_worker.client import Client
+from ps_worker.nn.naming import named_parameters
 from ps_worker.nn.reading import RowModule
 from ps_worker.nn.table import RowTable
-from ps_worker.optim.dense import DenseBlocks, FetchFirst
+from ps_worker.optim.assignment import Dense, Sparse, dense_parts, sparse_optimizers
+from ps_worker.optim.dense import DenseBlocks, fetch
+from ps_worker.optim.fetching import FetchFirst, check_whole, fetching_hooks
+from ps_worker.optim.gradients import gradients
 from ps_worker.session import current_session
+
+_DENSE, _SPARSE = Adam(), Adagrad()
 
 
 class ServerOptimizer(torch.optim.Optimizer):
@@ -24,69 +29,91 @@ class ServerOptimizer(torch.optim.Optimizer):
         loss.backward(); optimizer.step(); optimizer.zero_grad()
 
     It creates the tables, fetches the dense weights (rank 0's start values, or what the servers have) and, before each forward or
-    state_dict() of the model, those of the step. `param_groups` has one group for the dense parameters and one for each table; the `params`
-    of the latter are the step's row leaves, from forward to zero_grad(). Hyperparameters in the groups count at the next step(), so
-    learning-rate schedulers work; in synchronous mode every rank must set the same. `dense_mode` lets the dense table, called `dense_name`,
-    have a mode of its own; a second model of the job needs another name.
+    state_dict() of the model, those of the step. `param_groups` has one group for each dense table and for each table of embeddings; the
+    `params` of the latter are the step's row leaves, from backward to zero_grad(). Hyperparameters in the groups count at the next step(),
+    so learning-rate schedulers work; in synchronous mode every rank must set the same.
+
+    torch.amp.GradScaler works as with torch's own: unscale_() reaches the rows, and where it finds an inf, step() pushes nothing and ends
+    the step. For its sake the `params` of the first group have a zero more, which is nobody's and has a gradient of zero.
+
+    dense   an optimizer, or a list of (params, optimizer) that has each parameter once: each pair is a table of its own. Or None: the dense
+            parameters are left to an optimizer of yours, such as torch's beside DistributedDataParallel.
+    sparse  an optimizer, or a mapping from table to optimizer; "*" in it is for all tables that it does not name.
+    dense_name, dense_mode   the dense tables are called `dense_name`, `dense_name`.1, `dense_name`.2 and so on, in the order of the list,
+            and may have a mode of their own; a second model of the job needs another name.
+
+    A second optimizer of a model takes the first one's place. DistributedDataParallel and torch.compile around a model change no names.
 
     The dense weights are those of the step once the model, or a part of it, is called; not where `model.forward` or a parameter is used
     directly. step() refuses gradients that it sees to come from older weights. Between step() and the next call they are those of the step
     before: `fetch()` brings them, for an average of weights, say. Freeze, unfreeze and load_state_dict before the optimizer is made.
     """
 
+    # torch's GradScaler looks for it, and then calls step() in each step, with `found_inf` and perhaps `grad_scale` set.
+    _step_supports_amp_scaling = True
+
     def __init__(
         self,
         model: nn.Module,
         *,
-        dense: Optimizer | None = None,
-        sparse: Optimizer | None = None,
+        dense: Dense = _DENSE,
+        sparse: Sparse = _SPARSE,
         dense_mode: Mode | None = None,
         dense_name: str = "dense",
         client: Client | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidRequest("model", type(model).__name__, "the model itself, as in ServerOptimizer(model)")
-        dense, sparse = Adam() if dense is None else dense, Adagrad() if sparse is None else sparse
-        for name, given in (("dense", dense), ("sparse", sparse)):
-            if not isinstance(given, Optimizer):
-                raise InvalidRequest(name, repr(given), "a server-side optimizer such as ps.Adam(lr=1e-3)")
+        named = list(named_parameters(model))
+        parts = dense_parts(dense, named, dense_name)
         self.client = client or current_session().client
         self.tables = _shared_tables(model)
-        named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        self.dense = DenseBlocks(named, dense_name, dense_mode) if named else None
-        if self.dense is None and not self.tables:
-            raise InvalidRequest("model", type(model).__name__, "a module with parameters, or with embeddings of ps.nn")
-        if self.dense is not None and dense_name in self.tables:
-            raise InvalidRequest("dense_name", f"{dense_name!r}, which is an embedding's table", "another name")
-        groups: list[dict[str, Any]] = []
-        if self.dense is not None:
-            groups.append({"params": self.dense.parameters, "table": dense_name, **_numbers(dense)})
-        groups += [{"params": [], "table": name, **_numbers(sparse)} for name in self.tables]
-        has_betas = all("betas" in group for group in groups)
-        super().__init__(groups, defaults={"betas": groups[0]["betas"]} if has_betas else {})  # what OneCycleLR looks for
-        self._settings = {name: sparse for name in self.tables} | ({dense_name: dense} if self.dense is not None else {})
-        self._frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
-        self._pushed_at: int | None = None  # the step whose push was sent, until it is ended
+        sparse_of = sparse_optimizers(sparse, self.tables)
+        if not parts and not self.tables:
+            want = "a module with embeddings of ps.nn" + ("" if dense is None else ", or with parameters")
+            raise InvalidRequest("model", type(model).__name__, want)
+        taken = [part.table for part in parts if part.table in self.tables]
+        if taken:
+            raise InvalidRequest("dense_name", f"{taken[0]!r}, which is an embedding's table", "another name")
+        self.dense = tuple([DenseBlocks(part.parameters, part.table, dense_mode) for part in parts])
+        replaced = fetching_hooks(model)
+        check_whole(model, replaced)
+        self._settings = {part.table: part.optimizer for part in parts} | sparse_of
+        params: dict[str, list[Tensor]] = {blocks.name: [*blocks.parameters] for blocks in self.dense}
+        groups = [{"params": params.get(name, []), "table": name, **it.hyperparameters()} for name, it in self._settings.items()]
+        self._anchor = _anchor(self.dense, model)
+        if self.dense:
+            groups[0]["params"].append(self._anchor)
+        else:
+            next(iter(self.tables.values())).leaves.keep([self._anchor])
+        super().__init__(groups, defaults=_cycled(groups))
+        self._frozen = [] if dense is None else [parameter for _, parameter in named if not parameter.requires_grad]
+        self._pushed_at: int | None = None  # the client's turn in which the push was sent, until its step is ended
         self._show_leaves()
         for table in self.tables.values():
             table.bind(self.client)
-            self.client.create_table(table.spec(sparse))
-        if self.dense is not None:
-            self.dense.create(self.client, dense)
-            _hook(model, self.dense, self.client)
+            self.client.create_table(table.spec(sparse_of[table.name]))
+        for blocks in self.dense:
+            blocks.create(self.client, self._settings[blocks.name])
+        for hook in replaced:
+            hook.remove()
+        self._hook = FetchFirst(self.dense, self.client)
+        if self.dense:
+            self._hook.install(model)
         for module in _row_modules(model):
             module.optimizer_dense = self.dense
+            module.is_hybrid = dense is None
 
     def _show_leaves(self) -> None:
-        """Let each table's group show the list that its forwards add to: add_param_group has made a copy."""
+        """Let each table's group show the list that backward adds to: add_param_group has made a copy."""
         for group in self.param_groups:
             if group["table"] in self.tables:
-                group["params"] = self.tables[group["table"]].leaves
+                group["params"] = self.tables[group["table"]].leaves.shown
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse what is not of the model as the optimizer was made for it."""
         if "table" not in param_group:
-            raise InvalidRequest("param_group", "added", "in the model before the optimizer is made: what is dense is one table")
+            raise InvalidRequest("param_group", "added", "in the model before the optimizer is made: tables do not grow by parameters")
         super().add_param_group(param_group)
 
     @overload
@@ -98,42 +125,56 @@ class ServerOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Push the gradients of the leaves and of the dense parameters, once for all tables, and end the step.
 
-        A rank without any gradient ends the step all the same: the others wait for it. After Unreachable or a timeout call it again, with
-        no zero_grad() in between: it goes on where it was, and what it pushed counts once.
+        A rank without any gradient ends the step all the same: the others wait for it. So does one whose GradScaler found a gradient that
+        is not finite: it pushes nothing, while the mean of a synchronous step still is over all ranks. After Unreachable or a timeout call
+        it again, with no zero_grad() in between: it goes on where it was, and what it pushed counts once.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._pushed_at is None:
+        try:
+            self._step()
+        except BaseException:
+            for name in ("grad_scale", "found_inf"):  # GradScaler takes them back after a step that succeeds alone
+                vars(self).pop(name, None)
+            raise
+        return loss
+
+    def _step(self) -> None:
+        if self._pushed_at is not None:
+            self.client.retry_push()
+        elif self._has_inf():
+            self._note_pushed()
+        else:
             self._tell_hyperparameters()
             self._push()
-        else:
-            self.client.retry_push()
-        if self._pushed_at == self.client.clock:  # else end_step() could not reach all servers: they hear it with the next request
+        if self._pushed_at == self.client.turn:  # else end_step() could not reach all servers: they hear it with the next request
             self.client.end_step()
         self._pushed_at = None
-        return loss
 
     def fetch(self) -> None:
         """Bring the dense parameters to the newest values that this step may see; waits as a pull does."""
-        if self.dense is not None:
-            self.dense.fetch(self.client)
+        fetch(self.dense, self.client)
 
     def _check_gradients(self) -> None:
         if any(parameter.grad is not None for parameter in self._frozen):
             want = "unfrozen before the ServerOptimizer is made: the servers do not have it"
             raise InvalidRequest("a parameter with a gradient", "one that was frozen", want)
-        if self.dense is not None and self.dense.has_gradient and self.dense.clock != self.client.clock:
-            got = f"of the weights of step {self.dense.clock}, in step {self.client.clock}"
-            want = "of this step's: call the model or its parts, not .forward() or their parameters, and zero_grad() after each step()"
-            raise InvalidRequest("dense gradients", got, want)
+        if self._hook.is_removed:
+            raise InvalidRequest("ServerOptimizer", "replaced by a newer one of its model", "the newest one that was made")
+        for blocks in self.dense:
+            if blocks.has_gradient and blocks.turn != self.client.turn:
+                got = f"of the weights of step {blocks.turn}, in step {self.client.turn}"
+                want = (
+                    "of this step's: call the model or its parts, not .forward() or their parameters, zero_grad() after each step(), and "
+                    "torch.compile for a part before the optimizer is made"
+                )
+                raise InvalidRequest("dense gradients", got, want)
 
     def _push(self) -> None:
         self._check_gradients()
-        pushes = {name: gradient for name, table in self.tables.items() if (gradient := table.gradient()) is not None}
-        if self.dense is not None:
-            pushes[self.dense.name] = (self.dense.ids, self.dense.gradient())
+        pushes = gradients(self.tables.values(), self.dense, self._unscaling())
         try:
             if pushes:
                 self.client.push(pushes)
@@ -143,21 +184,31 @@ class ServerOptimizer(torch.optim.Optimizer):
         self._note_pushed()
 
     def _note_pushed(self) -> None:
-        self._pushed_at = self.client.clock
+        self._pushed_at = self.client.turn
         for table in self.tables.values():
-            table.mark_pushed()
+            table.leaves.mark_pushed()
+
+    def _has_inf(self) -> bool:
+        """Return whether the GradScaler that calls step() has found a gradient that is not finite."""
+        return float(vars(self).get("found_inf", 0.0)) > 0
+
+    def _unscaling(self) -> float:
+        """Return what the gradients are still to be multiplied with: 1 unless a GradScaler calls step() and has not unscaled them."""
+        scale = vars(self).get("grad_scale")
+        return 1.0 if scale is None else 1.0 / float(scale)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and the row leaves with theirs."""
         super().zero_grad(set_to_none)
+        self._anchor.grad = torch.zeros_like(self._anchor)
         self._pushed_at = None
         for table in self.tables.values():
-            table.clear()
+            table.leaves.clear()
 
     def _tell_hyperparameters(self) -> None:
         for group in self.param_groups:
             have = self._settings[group["table"]]
-            want = replace(have, **{name: _plain(group[name]) for name in _numbers(have)})
+            want = have.with_hyperparameters({name: _plain(group[name]) for name in have.hyperparameters()})
             if want != have:
                 self.client.set_optimizer(group["table"], want)
                 self._settings[group["table"]] = want
@@ -169,7 +220,7 @@ class ServerOptimizer(torch.optim.Optimizer):
             raise InvalidRequest("tables of the state_dict", str(got), f"{want}, as of this optimizer")
         pairs = list(zip(state_dict["param_groups"], self.param_groups, strict=True))
         for saved, mine in pairs:
-            numbers = _numbers(self._settings[mine["table"]])
+            numbers = self._settings[mine["table"]].hyperparameters()
             if not saved.keys() >= numbers.keys():
                 raise InvalidRequest(f"state_dict of table {mine['table']!r}", str(sorted(saved)), f"one that has {sorted(numbers)}")
         shaped = [{**saved, "params": list(range(len(mine["params"])))} for saved, mine in pairs]  # leaves of then are none of now
@@ -192,23 +243,21 @@ def _shared_tables(model: nn.Module) -> dict[str, RowTable]:
     return shared
 
 
-def _hook(model: nn.Module, dense: DenseBlocks, client: Client) -> None:
-    """Hook the model and each part of it that has parameters of its own: a part may be called alone, such as one of two towers."""
-    trained, fetch = set(dense.parameters), FetchFirst(dense, client)
-    for module in model.modules():
-        if module is model or not trained.isdisjoint(module.parameters(recurse=False)):
-            module.register_forward_pre_hook(fetch)
-            module.register_state_dict_pre_hook(fetch)  # type: ignore[no-untyped-call]
-            module.register_load_state_dict_post_hook(_refuse_load)  # type: ignore[no-untyped-call]
+def _anchor(dense: Sequence[DenseBlocks], model: nn.Module) -> nn.Parameter:
+    """Return a zero with a gradient of zero, where the model computes.
+
+    A GradScaler must see a gradient in each step, or it raises; a batch may have none.
+    """
+    place = dense[0].parameters[0] if dense else _row_modules(model)[0].place
+    anchor = nn.Parameter(torch.zeros(1, device=place.device))
+    anchor.grad = torch.zeros_like(anchor)
+    return anchor
 
 
-def _refuse_load(module: nn.Module, _: Any) -> None:
-    """The next fetch would bring the servers' values back, without a word."""
-    raise InvalidRequest("load_state_dict", "called after the ServerOptimizer was made", "called before it, or ps.load(model, path) used")
-
-
-def _numbers(optimizer: Optimizer) -> dict[str, Any]:
-    return {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
+def _cycled(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the defaults in which OneCycleLR and CyclicLR look for what they may cycle: what all groups have."""
+    name = next((name for name in ("betas", "momentum") if all(group.get(name) for group in groups)), None)
+    return {} if name is None else {name: groups[0][name]}
 
 
 def _plain(value: Any) -> Any:

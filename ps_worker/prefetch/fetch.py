@@ -55,10 +55,10 @@ def client_of(modules: Sequence[RowModule]) -> Client:
 
 @dataclass(frozen=True)
 class _Ask:
-    """A pull for step `step`."""
+    """A pull for the step of `turn`."""
 
     wanted: Mapping[str, Ids]
-    step: int
+    turn: int
     handle: Handle[dict[str, Rows]]
 
 
@@ -87,9 +87,9 @@ def _cut(rows: Rows, begin: int, end: int) -> Rows:
 
 
 class Fetch:
-    """The rows that a batch needs, asked for when this is made: for step `step`, and again where `aim` finds that it is another."""
+    """The rows that a batch needs, asked for when this is made: for the step of `turn`, and again where `aim` finds that it is another."""
 
-    def __init__(self, planned: Sequence[Planned], client: Client, step: int) -> None:
+    def __init__(self, planned: Sequence[Planned], client: Client, turn: int) -> None:
         self._client = client
         self._planned = planned
         self._places: list[dict[str, tuple[int, int]]] = []
@@ -105,29 +105,29 @@ class Fetch:
                     ids.setdefault(table, []).append(its_ids)
             self._places.append(places)
         wanted = {table: parts[0] if len(parts) == 1 else np.concatenate(parts) for table, parts in ids.items()}
-        known = dict.fromkeys([item.module.optimizer_dense for item in planned])
-        self._dense: list[DenseBlocks] = [dense for dense in known if dense is not None and dense.clock != step]
+        known: dict[DenseBlocks, None] = dict.fromkeys([dense for item in planned for dense in item.module.optimizer_dense])
+        self._dense = [dense for dense in known if dense.turn != turn]
         wanted.update({dense.name: dense.ids for dense in self._dense})
-        self._asks = self._ask(wanted, step)
+        self._asks = self._ask(wanted, turn)
 
-    def _ask(self, wanted: dict[str, Ids], step: int) -> list[_Ask]:
+    def _ask(self, wanted: dict[str, Ids], turn: int) -> list[_Ask]:
         """Ask in one pull, or in two: where some tables may be read ahead and some may not, the former need not wait for the latter."""
-        ahead = {table: ids for table, ids in wanted.items() if self._client.can_pull_ahead([table], step)}
+        ahead = {table: ids for table, ids in wanted.items() if self._client.can_pull_ahead([table], turn)}
         rest = {table: ids for table, ids in wanted.items() if table not in ahead}
-        return [_Ask(part, step, self._client.pull_async(part, clock=step)) for part in (ahead, rest) if part]
+        return [_Ask(part, turn, self._client.pull_async(part, turn=turn)) for part in (ahead, rest) if part]
 
-    def aim(self, step: int) -> None:
-        """Make sure that the rows are for step `step`: ask again where they are for another.
+    def aim(self, turn: int) -> None:
+        """Make sure that the rows are for the step of `turn`: ask again where they are for another.
 
         Rows for a later step that are on their way already may stay: they see all that this step must see, and more.
         """
         asks: list[_Ask] = []
         for ask in self._asks:
-            if ask.step == step or (ask.step > step and self._client.can_pull_ahead([*ask.wanted], ask.step)):
+            if ask.turn == turn or (ask.turn > turn and self._client.can_pull_ahead([*ask.wanted], ask.turn)):
                 asks.append(ask)
             else:
                 ask.handle.cancel()
-                asks += self._ask(dict(ask.wanted), step)
+                asks += self._ask(dict(ask.wanted), turn)
         self._asks = asks
 
     def expect(self) -> None:
@@ -135,7 +135,7 @@ class Fetch:
         for item, places in zip(self._planned, self._places, strict=True):
             item.module.expect(Ahead(item.inputs, item.plan, _Share(self._asks, places), item.versions))
         for dense in self._dense:
-            dense.expect(self._client.clock, _Share(self._asks, {dense.name: (0, dense.ids.size)}))
+            dense.expect(self._client.turn, _Share(self._asks, {dense.name: (0, dense.ids.size)}))
 
     def forget(self) -> None:
         """Let go of the rows: what is not used yet will not be."""

@@ -9,6 +9,7 @@ next clock; at every batch that is checked against the client's clock, and what 
     a batch without step()              the rows that wait for a clock that did not come are asked for the one at work
     several steps in a batch            the rows of a step gone by are asked for anew
     without gradients (evaluation)      no step comes: all is asked for the step at work
+    late, with backup workers           nothing is asked again: a step is known by the client's `turn`, which leaves none out
 
 So such loops get the right rows too, but may wait for them as if nothing had been asked ahead. The loader is read in the user's thread, so
 that it may do what any loader may, and Ctrl-C ends it as ever; a DataLoader with workers reads in its own processes beside that.
@@ -146,13 +147,13 @@ class _Pass(Generic[B]):
         """Make sure that each batch's rows are for the step that will use them."""
         for position, item in enumerate(self._queue):
             if isinstance(item, _Read) and item.rows is not None:
-                item.rows.aim(self._step(position))
+                item.rows.aim(self._turn(position))
 
-    def _step(self, position: int) -> int:
-        """Return the step of the batch at this position of the queue."""
+    def _turn(self, position: int) -> int:
+        """Return the client's turn in which the batch at this position of the queue is used."""
         assert self._client is not None
         comes = torch.is_grad_enabled() and self._client.rank is not None
-        return self._client.clock + (position if comes else 0)
+        return self._client.turn + (position if comes else 0)
 
     def _read_ahead(self, limit: int | None) -> None:
         while not self._is_read_out and len(self._queue) <= self._settings.depth:
@@ -188,7 +189,7 @@ class _Pass(Generic[B]):
             return _Read(there)
         if self._client is None:
             self._client = client_of([item.module for item in planned])
-        return _Read(there, Fetch(planned, self._client, self._step(len(self._queue))))
+        return _Read(there, Fetch(planned, self._client, self._turn(len(self._queue))))
 
 
 def _checked(given: Mapping[RowModule, Any]) -> Mapping[RowModule, Any]:

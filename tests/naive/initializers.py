@@ -1,12 +1,23 @@
 """Initial values as plain Python computes them: whole numbers without end and float64, one column at a time."""
 
-from math import sqrt
+from math import ldexp, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
 from naive.sharding import hash_id, mix64
-from ps_proto.values import Constant, Normal, TableSpec, Uniform, Zeros
+from ps_proto.values import (
+    Constant,
+    HeNormal,
+    HeUniform,
+    Normal,
+    TableSpec,
+    TruncatedNormal,
+    Uniform,
+    XavierNormal,
+    XavierUniform,
+    Zeros,
+)
 
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1
@@ -45,15 +56,84 @@ def _value(spec: TableSpec, id: int, column: int) -> float:
         case Constant(value):
             return value
         case Uniform(low, high):
-            value = low + (high - low) * ((bits >> 40) / 2**24)
-            return (
-                value
-                if float(np.float32(value)) < high
-                else float(max(np.nextafter(np.float32(high), np.float32(-np.inf)), np.float32(low)))
-            )
+            return _uniform(bits, low, high)
+        case XavierUniform(fan_out, fan_in, gain):
+            bound = gain * sqrt(6 / ((fan_in or spec.dim) + fan_out))
+            return _uniform(bits, -bound, bound)
+        case HeUniform(fan_in, gain):
+            bound = gain * sqrt(3 / (fan_in or spec.dim))
+            return _uniform(bits, -bound, bound)
         case Normal(mean, std):
-            return mean + std * normal_quantile(((bits >> 12) + 0.5) / 2**52)
+            return mean + std * normal_quantile(_between_0_and_1(bits))
+        case XavierNormal(fan_out, fan_in, gain):
+            return gain * sqrt(2 / ((fan_in or spec.dim) + fan_out)) * normal_quantile(_between_0_and_1(bits))
+        case HeNormal(fan_in, gain):
+            return gain / sqrt(fan_in or spec.dim) * normal_quantile(_between_0_and_1(bits))
+        case TruncatedNormal(mean, std, low, high):
+            return _inside(_truncated(_between_0_and_1(bits), mean, std, low, high), low, high)
     raise AssertionError(f"no twin of {spec.initializer}")
+
+
+def _between_0_and_1(bits: int) -> float:
+    return ((bits >> 12) + 0.5) / 2**52
+
+
+def _uniform(bits: int, low: float, high: float) -> float:
+    value = low + (high - low) * ((bits >> 40) / 2**24)
+    if float(np.float32(value)) < high:
+        return value
+    return float(max(np.nextafter(np.float32(high), np.float32(-np.inf)), np.float32(low)))
+
+
+def _truncated(u: float, mean: float, std: float, low: float, high: float) -> float:
+    alpha, beta, width = (low - mean) / std, (high - mean) / std, (high - low) / std
+    if width * (max(abs(alpha), abs(beta)) + width) < 2**-24:
+        return low + (high - low) * u
+    if alpha + beta > 0:
+        return mean - std * _truncated_quantile(u, -beta, -alpha)
+    return mean + std * _truncated_quantile(u, alpha, beta)
+
+
+def _truncated_quantile(u: float, alpha: float, beta: float) -> float:
+    p = normal_cdf(alpha) + u * (normal_cdf(beta) - normal_cdf(alpha))
+    return normal_quantile(min(p, 1 - 2**-53))
+
+
+def _inside(value: float, low: float, high: float) -> float:
+    """Return the float32 next to `value` of those between the limits, of which there are some."""
+    rounded = np.float32(value)
+    while float(rounded) < low:
+        rounded = np.nextafter(rounded, np.float32(np.inf))
+    while float(rounded) > high:
+        rounded = np.nextafter(rounded, np.float32(-np.inf))
+    return float(rounded)
+
+
+def exp(x: float) -> float:
+    """Return e^x for -700 <= x <= 0 by its series."""
+    k = -int(0.5 - x / (0.6931471803691238 + 1.9082149292705877e-10))
+    r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10
+    total = 1.0
+    for n in range(17, 0, -1):
+        total = total * r / n + 1
+    return ldexp(total, k)
+
+
+def normal_cdf(x: float) -> float:
+    """Return Φ by its series near 0, and by Laplace's continued fraction further out."""
+    if abs(x) >= 37:
+        return float(x > 0)
+    c = int(x * 16) / 16
+    density = exp(-c * c / 2) * exp(-0.5 * (x - c) * (x + c)) / 2.5066282746310002
+    if abs(x) <= 1.5:
+        total = 1.0
+        for n in range(30, 0, -1):
+            total = total * (x * x) / (2 * n + 1) + 1
+        return density * x * total + 0.5
+    below = abs(x)
+    for n in range(200, 0, -1):
+        below = abs(x) + n / below
+    return density / below if x < 0 else 1 - density / below
 
 
 def log(x: float) -> float:

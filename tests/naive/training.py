@@ -1,5 +1,7 @@
 """Synchronous training in one process: ranks one after another, folded in rank order, applied by the slow twins."""
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from jobs import TABLES, Ids, Rows, gradients_of, halves, ids_of
@@ -8,17 +10,22 @@ from naive.table import NaiveTable
 
 def train(world_size: int, steps: int) -> dict[str, tuple[Ids, Rows]]:
     """Return every row of the job of jobs.py after `steps` steps: ids ascending and their rows, by table."""
+    return train_by([(dict.fromkeys(range(world_size), step), world_size) for step in range(steps)])
+
+
+def train_by(steps: Iterable[tuple[Mapping[int, int], int]]) -> dict[str, tuple[Ids, Rows]]:
+    """Do the same where each step is folded from some ranks: rank -> which batch of its own it had then, and what the mean is over."""
     tables = {spec.name: NaiveTable(spec) for spec in TABLES}
-    for step in range(steps):
+    for step, (batches, ranks_count) in enumerate(steps):
         contributions: dict[str, list[dict[int, Rows]]] = {name: [] for name in tables}
-        for rank in range(world_size):
+        for rank, batch in sorted(batches.items()):
             for name, table in tables.items():
-                ids = ids_of(rank, step, name)
-                gradients = gradients_of(rank, step, ids, _stack(table, ids))
+                ids = ids_of(rank, batch, name)
+                gradients = gradients_of(rank, batch, ids, _stack(table, ids))
                 contributions[name] += [merged(ids[half], gradients[half]) for half in halves(ids.size)]
         for name, table in tables.items():
-            mean = {id: total * np.float32(1 / world_size) for id, total in _fold(contributions[name]).items()}
-            table.update(mean, mean.values(), table.spec.optimizer.parameters())
+            mean = {id: total * np.float32(1 / ranks_count) for id, total in _fold(contributions[name]).items()}
+            table.update(mean, mean.values(), table.spec.optimizer.parameters(), step)
     return {name: _exported(table) for name, table in tables.items()}
 
 

@@ -171,6 +171,23 @@ def test_a_worker_that_ignores_every_request_is_killed(tmp_path: Path) -> None:
         wait_until_gone(processes)
 
 
+RENDEZVOUS = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([1.0 + dist.get_rank()])
+dist.all_reduce(total)
+print("sum", total.item())
+dist.destroy_process_group()
+"""
+
+
+def test_workers_find_each_other_for_torch_distributed(tmp_path: Path) -> None:
+    with launched(tmp_path, RENDEZVOUS) as launch:
+        assert launch.wait() == 0, launch.err
+        assert sorted(launch.out.splitlines()) == ["worker-0 | sum 3.0", "worker-1 | sum 3.0"]
+
+
 PRINTING_FOR_EVER = """
 import os, pathlib, signal, sys
 if sys.argv[2] == "stubborn":

@@ -11,6 +11,7 @@ from ps_proto.requests import (
     ClearTable,
     CloseExport,
     ColumnLayout,
+    Decision,
     Fence,
     FenceRank,
     Finish,
@@ -24,10 +25,13 @@ from ps_proto.requests import (
     ReadExport,
     ResolveRank,
     StartJob,
+    StepDecided,
     TableIds,
     TableRows,
 )
 from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Sync, TableSpec
+from sharding.hashing import NUM_BUCKETS
+from sharding.shard_map import Server, ShardMap
 
 TABLES = (
     TableSpec("user", 1, Adagrad(lr=0.5), mode=Sync()),
@@ -80,13 +84,25 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[object]]] = {  # how often, what
     "fence": (1, st.builds(FenceRank, st.just(1), STEPS, st.sampled_from([0, 1, 2]))),
     "resolve": (1, st.builds(ResolveRank, st.just(1), STEPS, st.sampled_from([0, 1, 2]), st.none(), st.sampled_from([-1, 0, 1, 2]))),
 }
+RANKS = st.sampled_from([(0,), (0,), (1,), (0, 1), (), (1, 0), (0, 0), (2,), (-1,)])
+decisions = st.builds(Decision, CLOCKS, RANKS, st.sampled_from([1, 1, 2, 0, 3]), hyperparameters)
+KINDS["decision"] = (6, st.builds(StepDecided, fences, st.sampled_from([1, 1, 1, 0, 2]), decisions))
 requests = st.sampled_from([kind for kind, (often, _) in KINDS.items() for _ in range(often)]).flatmap(lambda kind: KINDS[kind][1])
 
 
-@settings(max_examples=120)
-@given(asked=st.lists(requests, min_size=20, max_size=60), world_size=st.sampled_from([0, 1, 1, 2]))
-def test_nothing_breaks_a_shard(asked: list[object], world_size: int) -> None:
-    talk = Conversation(Sync() if world_size else None, world_size, TABLES, rows_max=3)
+@settings(max_examples=180)
+@given(
+    asked=st.lists(requests, min_size=20, max_size=60),
+    world_size=st.sampled_from([0, 1, 1, 2]),
+    mode=st.sampled_from([Sync(), Sync(1)]),
+    decides=st.booleans(),
+)
+def test_nothing_breaks_a_shard(asked: list[object], world_size: int, mode: Sync, decides: bool) -> None:
+    """`decides`: the server owns bucket 0, which counts with backup workers."""
+    owners = np.ones(NUM_BUCKETS, np.int32)
+    owners[0] = decides
+    shard_map = ShardMap(1, (Server("server-0", "server-0"), Server("server-1", "server-1")), owners)
+    talk = Conversation(mode if world_size else None, world_size, TABLES, rows_max=3, server="server-1", shard_map=shard_map)
     questions = [talk.ask(body) for body in asked]
     talk.shard.check_invariants()
     talk.tick(2e9)

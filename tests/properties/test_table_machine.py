@@ -11,7 +11,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from naive.sharding import bucket_of
 from naive.table import Held, NaiveTable, Row
-from ps_proto.values import SGD, Adagrad, Adam, Constant, Normal, TableSpec, Uniform, Zeros
+from ps_proto.values import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    ClippedByRowNorm,
+    ClippedByValue,
+    Constant,
+    DecoupledWeightDecay,
+    Lion,
+    Normal,
+    RMSprop,
+    RowWiseAdagrad,
+    TableSpec,
+    Uniform,
+    Zeros,
+)
+from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.snapshot import Snapshot
 from ps_server.shard.table import Table, TablePart
 from sharding.hashing import NUM_BUCKETS
@@ -22,6 +40,18 @@ SPECS = [
     TableSpec("user", 1, optimizer=Adagrad(lr=0.5, initial_accumulator_value=0.25), initializer=Uniform(-1.0, 1.0)),
     TableSpec("item", 2, optimizer=SGD(lr=1.0), initializer=Constant(2.0)),
     TableSpec("item", 17, optimizer=Adam(lr=0.1, betas=(0.4, 0.9)), initializer=Zeros()),
+    TableSpec("user", 9, optimizer=SGD(lr=0.1), initializer=Normal(), max_norm=1.5),
+    TableSpec("user", 3, optimizer=Adam(lr=0.1), initializer=Normal(), seed=2**64 - 1, dtype="bfloat16"),
+    TableSpec("item", 4, optimizer=Adagrad(lr=0.1), initializer=Uniform(-1.0, 1.0), dtype="bfloat16", max_norm=0.7),
+    TableSpec("item", 1, optimizer=SGD(lr=0.1), initializer=Constant(0.3), seed=3, dtype="bfloat16"),
+    TableSpec("user", 2, optimizer=SGD(lr=0.1, momentum=0.5, dampening=0.2), initializer=Normal()),
+    TableSpec("user", 9, optimizer=RowWiseAdagrad(lr=0.1, weight_decay=0.1), initializer=Normal()),
+    TableSpec("item", 3, optimizer=RMSprop(centered=True, momentum=0.5), initializer=Zeros()),
+    TableSpec("item", 2, optimizer=AdamW(amsgrad=True), initializer=Normal(), dtype="bfloat16"),
+    TableSpec("user", 5, optimizer=FTRL(lr=0.5, l1=1.0), initializer=Uniform(-0.1, 0.1)),
+    TableSpec("user", 1, optimizer=Lion(lr=0.1), initializer=Normal(), dtype="bfloat16", max_norm=0.7),
+    TableSpec("item", 3, optimizer=ClippedByValue(DecoupledWeightDecay(Adagrad(lr=0.1)), 0.5), initializer=Normal()),
+    TableSpec("item", 3, optimizer=DecoupledWeightDecay(ClippedByRowNorm(SGD(lr=0.1))), initializer=Normal(), dtype="bfloat16"),
 ]
 id_lists = st.lists(st.sampled_from(FEW_IDS) | st.integers(0, 2**64 - 1), max_size=12)
 
@@ -32,9 +62,12 @@ class TableMachine(RuleBasedStateMachine):
         # Few entries at a time, so that small tables too are found in the middle of growing.
         self.slow_growth = patch("ps_server.shard.index.MOVED_MIN", 4)
         self.slow_growth.start()
+        self.small_blocks = patch("ps_server.shard.blocks.ROWS_MAX", 4)
+        self.small_blocks.start()
 
     def teardown(self) -> None:
         self.slow_growth.stop()
+        self.small_blocks.stop()
 
     @initialize(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
     def start(self, spec: TableSpec, seed: int) -> None:
@@ -53,8 +86,9 @@ class TableMachine(RuleBasedStateMachine):
 
     def update_both(self, ids: list[int]) -> None:
         gradients, parameters = self.rows(len(ids)), self.twin.spec.optimizer.parameters()
-        self.table.update(np.array(ids, dtype=np.uint64), gradients, parameters)
-        self.twin.update(ids, gradients, parameters)
+        step, rank = int(self.rng.integers(0, 2**63)), int(self.rng.integers(-1, 4))
+        self.table.update(np.array(ids, dtype=np.uint64), gradients, parameters, Origin(step, rank))
+        self.twin.update(ids, gradients, parameters, step, rank)
 
     @rule(ids=id_lists)
     def update(self, ids: list[int]) -> None:
@@ -72,6 +106,12 @@ class TableMachine(RuleBasedStateMachine):
         rows = self.rows(len(ids))
         self.table.assign(np.array(ids, dtype=np.uint64), rows, only_absent)
         self.twin.assign(ids, rows, only_absent)
+
+    @rule()
+    def restore_what_is_there(self) -> None:
+        """Nothing changes by it, to the last bit."""
+        ids, records = self.table.snapshot().read_records(0, len(self.twin.held))
+        self.table.restore(ids, records)
 
     @rule(ids=id_lists)
     def pull(self, ids: list[int]) -> None:
@@ -106,7 +146,7 @@ class TableMachine(RuleBasedStateMachine):
         owned_out[[bucket_of(self.twin.spec.name, id) for id in ids]] = True
         part, held = self.table.extract(owned_out), self.twin.extract(owned_out.tolist())
         assert part.ids.tolist() == list(held)
-        assert_same(part.records, self.twin.records(held))
+        assert_same(part.records, self.twin.stored(held))
         self.parts.append((part, held))
 
     @precondition(lambda self: self.parts)

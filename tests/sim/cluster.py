@@ -45,7 +45,7 @@ class CoreNode:
             request = len(self._asked) + 1
             self._asked[request] = message
             self._turn(Asked(request, message.body))
-        elif self.sim.settle(message.call):
+        elif self.sim.settle(self.name, message.call):
             self._turn(Answered(message.call, message.body))
 
     def _turn(self, event: Event) -> None:
@@ -56,7 +56,7 @@ class CoreNode:
                     question = self._asked[request]
                     self.sim.network.send(Message(self.name, question.source, "answer", question.call, body))
                 case Tell(order, server, _, body):
-                    self.sim.expect(order, self.name)
+                    self.sim.expect(self.name, order)
                     self.sim.network.send(Message(self.name, server, "ask", order, body))
                     self.sim.time.at(now_s + ORDER_TIMEOUT_S, self._give_up, order, server)
         due_s = self.core.deadline_s()
@@ -70,7 +70,7 @@ class CoreNode:
             self._turn(Ticked())
 
     def _give_up(self, order: int, server: str) -> None:
-        if self.sim.settle(order):
+        if self.sim.settle(self.name, order):
             self._turn(Answered(order, Unreachable(server, server, ORDER_TIMEOUT_S, "timed out")))
 
 
@@ -146,8 +146,8 @@ class Simulation:
         self.nodes: dict[str, Any] = {}
         self.waited: list[ParameterServerError] = []
         self.moves_count = 0
-        self._next_call = 1 << 32  # apart from the coordinator's own order numbers
-        self._expected: dict[int, str] = {}
+        self._next_call = 0
+        self._expected: set[tuple[str, int]] = set()  # a core, and the number of an order of its own
         self.coordinator = CoordinatorCore(self.servers)
         self.nodes["coordinator"] = CoreNode(self, "coordinator", self.coordinator)
         self.shards = {f"server-{index}": self.shard_class(f"server-{index}") for index in range(self.servers)}
@@ -202,7 +202,7 @@ class Simulation:
         self.shards[target].adopt(self.shards[source].release(leaving))
         for name in (source, target):
             self.shards[name].handle(Asked(0, InstallMap(new)), self.time.now_s)
-        self.coordinator.shard_map = new
+        self.coordinator.members.shard_map = new
         return new
 
     def disturb(self, until_s: float, with_moves: bool = False) -> None:
@@ -231,13 +231,15 @@ class Simulation:
         self._next_call += 1
         return self._next_call
 
-    def expect(self, call: int, node: str) -> None:
-        """Note that `node` waits for the answer to `call`."""
-        self._expected[call] = node
+    def expect(self, node: str, order: int) -> None:
+        """Note that a core waits for the answer to its order."""
+        self._expected.add((node, order))
 
-    def settle(self, call: int) -> bool:
-        """Return whether the call was still open, and close it."""
-        return self._expected.pop(call, None) is not None
+    def settle(self, node: str, order: int) -> bool:
+        """Return whether the order was still open, and close it."""
+        is_open = (node, order) in self._expected
+        self._expected.discard((node, order))
+        return is_open
 
     def _deliver(self, message: Message) -> None:
         self.nodes[message.target].receive(message)
@@ -245,4 +247,4 @@ class Simulation:
 
 def _register(name: str, worker: Worker) -> Script:
     """What a server's edge does at its start."""
-    yield from worker._ask_coordinator(RegisterServer(name, name, nonce=1))
+    yield from worker._peers.ask_coordinator(RegisterServer(name, name, nonce=1))

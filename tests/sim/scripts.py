@@ -9,7 +9,7 @@ import numpy as np
 
 from jobs import TABLES, Ids, Rows, counting_table, gradients_of, halves, ids_of
 from ps_proto.values import Mode, Sync
-from ps_worker.asking import Operation
+from ps_worker.asking import Operation, Pause
 from ps_worker.exporting import open_export
 from ps_worker.protocol import Worker
 from sim.cluster import Script, Simulation
@@ -27,8 +27,13 @@ def exported(worker: Worker, table: str) -> Operation[tuple[Ids, Rows]]:
     return ids, np.concatenate([np.empty((0, dim), np.float32), *(rows for _, rows in parts)])
 
 
-def train(rank: int, world_size: int, steps: int, mode: Mode | None = None) -> Callable[[Worker], Script]:
-    """The job of jobs.py, synchronous unless said otherwise; two pushes a step."""
+Batches = dict[tuple[int, int], int]  # (rank, step) -> which batch of its own the rank had in that step
+
+
+def train(
+    rank: int, world_size: int, steps: int, mode: Mode | None = None, batches: Batches | None = None, pause_s: float = 0.0
+) -> Callable[[Worker], Script]:
+    """The job of jobs.py, synchronous unless said otherwise; two pushes a step. `pause_s`: what a gradient takes; `batches` is filled."""
 
     def script(worker: Worker) -> Script:
         yield from worker.join(rank, world_size, mode or Sync(), 1 + rank)
@@ -38,6 +43,10 @@ def train(rank: int, world_size: int, steps: int, mode: Mode | None = None) -> C
             ids = {spec.name: ids_of(rank, step, spec.name) for spec in TABLES}
             rows = yield from worker.pull(list(ids.items()))
             gradients = {name: gradients_of(rank, step, ids[name], read) for name, read in zip(ids, rows, strict=True)}
+            if batches is not None:
+                batches[rank, worker.clock] = step
+            if pause_s:
+                yield Pause(pause_s)
             for half in (0, 1):
                 yield from worker.push([_half(name, ids[name], gradients[name], half) for name in ids])
             yield from worker.end_step()

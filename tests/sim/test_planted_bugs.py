@@ -6,13 +6,17 @@ import pytest
 from jobs import checksum
 from naive.training import train as train_in_one_process
 from ps_proto.errors import ParameterServerError
-from ps_proto.requests import Done, Fence, Finish, Finished, StartJob, TableRows
+from ps_proto.requests import Decision, Fence, Finish, Finished, TableRows
 from ps_proto.values import BoundedStaleness, Mode, Sync
+from ps_server.shard.gate import Gate
 from ps_server.shard.shard import Shard
 from ps_server.shard.staging import Staging
 from ps_server.shard.window import Buckets, Fresh, Window
-from ps_worker.asking import Operation
+from ps_worker.asking import Operation, Patience, World
 from ps_worker.protocol import Worker
+from ps_worker.protocol.named import Named
+from ps_worker.protocol.writing import Writer
+from sim.backup import Checked, NotingDecider, NotingShard
 from sim.cluster import Simulation
 from sim.network import Chances
 from sim.scripts import Ledger, count, missing_or_double, train, trained
@@ -21,13 +25,19 @@ ROUGH = Chances(drop=0.05, double=0.05, delay=0.1)
 SEEDS = 100
 
 
+class FinishesFirst(Writer):
+    def _send(self, named: Named) -> Operation[None]:
+        if named.seq == 2:
+            yield from self._peers.ask_all(Finish(self._view.fence(), Finished(self._view.clock)))
+        yield from super()._send(named)
+
+
 class FinishesEarly(Worker):
     """Says that a step is finished before its last push is acknowledged."""
 
-    def _send(self, named: object) -> Operation[None]:
-        if named is not None and named.seq == 2:  # type: ignore[attr-defined]
-            yield from self._tell_all(Finish(self.fence(), Finished(self.clock)))
-        yield from super()._send(named)  # type: ignore[arg-type]
+    def __init__(self, coordinator: str, world: World, patience: Patience | None = None) -> None:
+        super().__init__(coordinator, world, patience)
+        self._writer = FinishesFirst(self._view, self._peers, self._tables, self._steps)
 
 
 class ServerWindow(Window):
@@ -47,7 +57,7 @@ class ServerWindow(Window):
 class OneWindow(Shard):
     def __init__(self, server: str, rows_max: int | None = None) -> None:
         super().__init__(server, rows_max)
-        self.window = ServerWindow()
+        self.writer.window = ServerWindow()
 
 
 class NoWindow(Window):
@@ -60,22 +70,34 @@ class AppliesAgain(Shard):
 
     def __init__(self, server: str, rows_max: int | None = None) -> None:
         super().__init__(server, rows_max)
-        self.window = NoWindow()
+        self.writer.window = NoWindow()
+
+
+class OpenGate(Gate):
+    def may_read(self, mode: Mode, fence: Fence, at_step: int) -> bool:
+        return True
 
 
 class ReadsAnyStep(Shard):
     """Answers a pull from whatever step it is at."""
 
-    def _may_read(self, mode: Mode, fence: Fence, at_step: int) -> bool:
-        return True
+    def __init__(self, server: str, rows_max: int | None = None) -> None:
+        super().__init__(server, rows_max)
+        self.reader.gate = OpenGate(server, self.steps)
+
+
+class WideGate(Gate):
+    def may_read(self, mode: Mode, fence: Fence, at_step: int) -> bool:
+        wider = BoundedStaleness(mode.bound + 1) if isinstance(mode, BoundedStaleness) else mode
+        return super().may_read(wider, fence, at_step)
 
 
 class ReadsAhead(Shard):
     """Lets a pull go one step further than the bound."""
 
-    def _may_read(self, mode: Mode, fence: Fence, at_step: int) -> bool:
-        wider = BoundedStaleness(mode.bound + 1) if isinstance(mode, BoundedStaleness) else mode
-        return super()._may_read(wider, fence, at_step)
+    def __init__(self, server: str, rows_max: int | None = None) -> None:
+        super().__init__(server, rows_max)
+        self.reader.gate = WideGate(server, self.steps)
 
 
 class ArrivalOrder(Staging):
@@ -95,12 +117,34 @@ class FoldsAsTheyCome(Shard):
 
     def __init__(self, server: str, rows_max: int | None = None) -> None:
         super().__init__(server, rows_max)
-        self.staging = ArrivalOrder()
+        self.steps.staging = ArrivalOrder()
 
-    def _start_job(self, request: int, order: StartJob, now_s: float) -> Done:
-        done = super()._start_job(request, order, now_s)
-        self.staging = ArrivalOrder()
-        return done
+
+class OwnView(NotingDecider):
+    """Decides for itself, and listens to nobody."""
+
+    @property
+    def decides(self) -> bool:
+        return True
+
+    def hear(self, decision: Decision, step: int, world_size: int) -> None:
+        pass
+
+
+class FoldsByItsOwnView(NotingShard):
+    """With backup workers, folds from the ranks that it heard of first itself."""
+
+    decider_class = OwnView
+
+
+def is_found_with_backup_workers(shard_class: type[NotingShard]) -> bool:
+    for seed in range(SEEDS // 4):
+        job = Checked(Simulation(seed, 3, ROUGH, shard_class), backup_workers=1)
+        nodes = [job.sim.worker(f"worker-{rank}", train(rank, 3, 8, Sync(1), job.batches)) for rank in range(3)]
+        job.sim.run()
+        if any(node.error for node in nodes) or (len({shard.step for shard in job.shards}) == 1 and job.faults()):
+            return True
+    return False
 
 
 def is_found_in_synchronous_runs(shard_class: type[Shard], worker_class: type[Worker]) -> bool:
@@ -136,6 +180,10 @@ def test_found_by_the_bits(shard_class: type[Shard], worker_class: type[Worker])
     assert is_found_in_synchronous_runs(shard_class, worker_class)
 
 
+def test_a_server_that_folds_by_its_own_view_is_found() -> None:
+    assert is_found_with_backup_workers(FoldsByItsOwnView)
+
+
 @pytest.mark.parametrize(
     ("shard_class", "mode"),
     [
@@ -150,9 +198,11 @@ def test_found_by_the_counts(shard_class: type[Shard], mode: Mode) -> None:
     assert is_found_in_counting_runs(shard_class, Worker, mode)
 
 
-@pytest.mark.parametrize("mode", [Sync(), BoundedStaleness(1)], ids=str)
+@pytest.mark.parametrize("mode", [Sync(), Sync(1), BoundedStaleness(1)], ids=str)
 def test_nothing_is_found_where_nothing_is_planted(mode: Mode) -> None:
-    if isinstance(mode, Sync):
+    if mode == Sync(1):
+        assert not is_found_with_backup_workers(NotingShard)
+    elif isinstance(mode, Sync):
         assert not is_found_in_synchronous_runs(Shard, Worker)
     else:
         assert not is_found_in_counting_runs(Shard, Worker, mode)

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from ps_server.shard.optimizers.optimizer import RowOptimizer, Rows, Slots, StateColumn
+from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer, Rows, Slots, StateColumn
 from ps_server.shard.prefetch import AHEAD, prefetch_record
 from ps_server.shard.slab import Slab
 from sharding.kernel import kernel
@@ -12,6 +12,7 @@ from sharding.kernel import kernel
 class Adagrad(RowOptimizer):
     """Duchi, Hazan, Singer, "Adaptive subgradient methods", JMLR 12 (2011), with a diagonal matrix; in torch's order.
 
+    g ← g + weight_decay · w
     a ← a + g²
     w ← w - (lr · g) / (√a + eps)
 
@@ -25,14 +26,15 @@ class Adagrad(RowOptimizer):
     def state_columns(dim: int, parameters: dict[str, float]) -> tuple[StateColumn, ...]:
         return (StateColumn("sum_of_squares", dim, initial=parameters["initial_accumulator_value"]),)
 
-    def apply(self, slab: Slab, slots: Slots, gradients: Rows, parameters: dict[str, float]) -> None:
-        _apply(slab.records, slots, gradients, parameters["lr"], parameters["eps"])
+    def apply(self, slab: Slab, slots: Slots, gradients: Rows, parameters: dict[str, float], origin: Origin) -> None:
+        _apply(slab.records, slots, gradients, parameters["lr"], parameters["eps"], parameters["weight_decay"])
 
 
 @kernel
-def _apply(records: npt.NDArray[np.float32], slots: Slots, gradients: Rows, lr: float, eps: float) -> None:
+def _apply(records: npt.NDArray[np.float32], slots: Slots, gradients: Rows, lr: float, eps: float, decay: float) -> None:
     lr_f32 = np.float32(lr)
     eps_f32 = np.float32(eps)
+    decay_f32 = np.float32(decay)
     dim = gradients.shape[1]
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -41,5 +43,6 @@ def _apply(records: npt.NDArray[np.float32], slots: Slots, gradients: Rows, lr: 
         a = records[slots[i], dim : 2 * dim]
         g = gradients[i]
         for j in range(dim):
-            a[j] = a[j] + g[j] * g[j]
-            w[j] = w[j] - lr_f32 * g[j] / (np.sqrt(a[j]) + eps_f32)
+            slope = g[j] + decay_f32 * w[j]
+            a[j] = a[j] + slope * slope
+            w[j] = w[j] - lr_f32 * slope / (np.sqrt(a[j]) + eps_f32)

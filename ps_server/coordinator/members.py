@@ -1,0 +1,134 @@
+"""The servers of the cluster and the shard map: who may register, and when the rows are shared out."""
+
+from dataclasses import dataclass
+
+from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, Unreachable
+from ps_proto.requests import Done, Fence, GetStats, InstallMap, RegisterServer, ServerRegistered
+from ps_server.coordinator.plans import Plan, Plans
+from ps_server.events import Body, Effect, Refuse, Reply, Tell
+from sharding.rebalance import plan
+from sharding.shard_map import Server, ShardMap
+
+
+@dataclass
+class _Contender:
+    """A server that asks for the name that `rival` has; it replaces that one if it is gone."""
+
+    body: RegisterServer
+    server: Server
+    rival: Server
+    requests: list[int]
+    question: int | None = None  # the number under which the rival was asked whether it lives
+
+
+class Members:
+    """`servers`: those registered, by name; `shard_map`: set once every server holds it."""
+
+    def __init__(self, servers_expected: int, servers: dict[str, Server], plans: Plans) -> None:
+        self.servers_expected = servers_expected
+        self.servers = servers
+        self.shard_map: ShardMap | None = None
+        self._processes: dict[str, int] = {}  # server -> the nonce of its process
+        self._contenders: list[_Contender] = []
+        self._last_map: ShardMap | None = None  # some server may hold it, although not all do
+        self._plans = plans
+
+    def check_map(self) -> ShardMap:
+        """Return the shard map; Recovering where there is none yet."""
+        if self.shard_map is None:
+            raise self.missing()
+        return self.shard_map
+
+    def missing(self) -> ParameterServerError:
+        """Return the error that says why there is no shard map yet."""
+        if self._map_is_planned():
+            return Recovering("The coordinator", "not every server has taken the shard map yet")
+        return Recovering("The coordinator", f"{len(self.servers)} of {self.servers_expected} servers have registered")
+
+    # --- registering -----------------------------------------------------------------------------------------------------
+
+    def register(self, request: int, body: RegisterServer, now_s: float) -> Body | None:
+        """Take a server in, or ask the one that has its name whether it lives."""
+        known = self.servers.get(body.server)
+        if known is not None and (known.address, self._processes[known.name]) == (body.address, body.nonce):
+            return ServerRegistered(body.server, known.incarnation)
+        if known is not None and self.shard_map is not None:
+            want = "a name that is not in use: the rows of a server that ended are gone, and this cluster must be started anew"
+            raise InvalidRequest("server name", f"{body.server!r}, which the shard map has at {known.address}", want)
+        if known is None and len(self.servers) == self.servers_expected:
+            want = f"one of the {self.servers_expected} servers that this cluster was started for: {', '.join(sorted(self.servers))}"
+            raise InvalidRequest("server name", repr(body.server), want)
+        try:
+            server = Server(body.server, body.address, known.incarnation + 1 if known is not None else 1, body.weight)
+        except ValueError as error:
+            raise InvalidRequest(
+                "server", f"{body.server!r} with weight {body.weight}", f"named, with a weight above 0 ({error})"
+            ) from None
+        if known is not None and known.address != server.address:
+            self._contend(request, body, server, known)
+            return None
+        return self._admit(server, body.nonce)
+
+    def _admit(self, server: Server, nonce: int) -> ServerRegistered:
+        self.servers[server.name], self._processes[server.name] = server, nonce
+        if self._map_is_planned():  # again where it replaces one: nothing else runs before there is a map
+            self._plans.add_for_all("map", self._publish_map())
+        return ServerRegistered(server.name, server.incarnation)
+
+    def _map_is_planned(self) -> bool:
+        return len(self.servers) == self.servers_expected
+
+    def _publish_map(self) -> Plan:
+        self._last_map = first = plan(self._last_map, [self.servers[name] for name in sorted(self.servers)])
+        yield InstallMap(first)
+        self.shard_map = first
+        return Done()
+
+    # --- two of one name -------------------------------------------------------------------------------------------------
+
+    def _contend(self, request: int, body: RegisterServer, server: Server, rival: Server) -> None:
+        """Let the rival be asked whether it lives: one that crashed before there was a map has lost nothing, and is replaced."""
+        for contender in self._contenders:
+            if (contender.body, contender.rival) == (body, rival):
+                contender.requests.append(request)
+                return
+        self._contenders.append(_Contender(body, server, rival, [request]))
+
+    def question_rivals(self, effects: list[Effect]) -> None:
+        """Ask the rivals that have not been asked."""
+        for contender in self._contenders:
+            if contender.question is None:
+                contender.question = self._plans.number()
+                effects.append(Tell(contender.question, contender.rival.name, contender.rival.address, GetStats(Fence(0))))
+
+    def forget(self, request: int) -> None:
+        """Let a request go that nobody waits for."""
+        for contender in self._contenders:
+            if request in contender.requests:
+                contender.requests.remove(request)
+
+    def take_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> bool:
+        """Take the answer of a rival; return False where the number is of no such question."""
+        contender = next((contender for contender in self._contenders if contender.question == number), None)
+        if contender is not None:
+            self._on_rival(contender, outcome, now_s, effects)
+        return contender is not None
+
+    def _on_rival(self, contender: _Contender, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
+        """Admit the contender where the rival is gone, also if nobody waits any more: it asks again, and must not find all as it was."""
+        self._contenders.remove(contender)
+        rival = contender.rival
+        is_open = self.shard_map is None and self.servers[rival.name] == rival
+        if is_open and isinstance(outcome, Unreachable):
+            self._admit(contender.server, contender.body.nonce)
+        for request in contender.requests:
+            try:
+                if is_open and not isinstance(outcome, Unreachable):
+                    have = f"{rival.name!r}, which the server at {rival.address} has"
+                    raise InvalidRequest("server name", have, "a name of its own: give this server another --name, or stop the other one")
+                reply = self.register(request, contender.body, now_s)
+            except ParameterServerError as error:
+                effects.append(Refuse(request, error))
+            else:
+                if reply is not None:
+                    effects.append(Reply(request, reply))

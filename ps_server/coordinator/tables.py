@@ -1,0 +1,54 @@
+"""The table registry: which tables there are, and which of them every server has."""
+
+from ps_proto.errors import InvalidRequest, TableMismatch
+from ps_proto.requests import CreateTable, InstallTable, TableCreated
+from ps_proto.values import Mode, Sync, TableSpec
+from ps_server.coordinator.members import Members
+from ps_server.coordinator.plans import Plan, Plans
+
+
+class TableRegistry:
+    """`specs`: every table that was asked for, by name, as its first creator wanted it."""
+
+    def __init__(self, term: int, members: Members, plans: Plans) -> None:
+        self.specs: dict[str, TableSpec] = {}
+        self.job_mode: Mode | None = None  # of the job that runs, or ran last
+        self._installed: set[str] = set()  # tables that every server has acknowledged
+        self._term = term
+        self._members = members
+        self._plans = plans
+
+    def create(self, request: int, body: CreateTable, now_s: float) -> None:
+        """Plan to create a table on every server, or to check that the one that exists is the same."""
+        self._members.check_map()
+        _check_mode("TableSpec.mode", body.spec, self.job_mode)
+        self._plans.add(body.spec, request, body.wait_s, now_s, lambda: self._create(body.spec))
+
+    def _create(self, spec: TableSpec) -> Plan:
+        have = self.specs.get(spec.name)
+        if have is None:
+            have = self.specs[spec.name] = spec  # stored before told (R13)
+        field_name = have.difference(spec)
+        if field_name is not None:
+            raise TableMismatch(spec.name, field_name, have.described(field_name), spec.described(field_name))
+        if spec.name not in self._installed:
+            yield InstallTable(self._term, have)
+            self._installed.add(spec.name)
+        return TableCreated(have)
+
+    def check_job(self, mode: Mode) -> None:
+        """Raise InvalidRequest where a job of this mode contradicts a table that is there."""
+        for spec in self.specs.values():
+            _check_mode("mode", spec, mode)
+
+    def ready(self) -> tuple[TableSpec, ...]:
+        """Return the tables that every server has: one that is on its way would be unknown to some."""
+        return tuple([self.specs[name] for name in sorted(self._installed)])
+
+
+def _check_mode(field: str, spec: TableSpec, job: Mode | None) -> None:
+    """Raise InvalidRequest for a table that wants backup workers which its job does not have: how many there are is the job's (R9)."""
+    wanted = spec.mode.backup_workers if isinstance(spec.mode, Sync) else 0
+    if wanted and job != spec.mode:
+        want = f"one mode: table {spec.name!r} has {spec.mode}; Sync() means synchronous as the job is"
+        raise InvalidRequest(field, f"{spec.mode} in a job of {job}", want)

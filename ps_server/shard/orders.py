@@ -1,0 +1,75 @@
+"""What the coordinator orders: the map, tables, a job, and whose a rank is (R1, R7, R13); and what another server decided (R9).
+
+Each may be said again.
+"""
+
+from ps_proto.errors import InvalidRequest, Recovering
+from ps_proto.requests import Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob, StepDecided
+from ps_proto.values import Sync
+from ps_server.shard.catalog import Catalog
+from ps_server.shard.membership import Membership
+from ps_server.shard.steps import Steps
+from ps_server.shard.writing import Writer
+
+ORDERS = (InstallMap, InstallTable, StartJob, FenceRank, ResolveRank)
+
+
+class Orders:
+    """Turns of the coordinator's orders."""
+
+    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, writer: Writer) -> None:
+        self._membership = membership
+        self._catalog = catalog
+        self._steps = steps
+        self._writer = writer
+
+    def install_map(self, request: int, order: InstallMap, now_s: float) -> Done:
+        """Follow a newer map; any peer may hand it on."""
+        self._membership.take_map(order.shard_map)
+        return Done(self._steps.step)
+
+    def install_table(self, request: int, order: InstallTable, now_s: float) -> Done:
+        """Open a table."""
+        self._membership.check_term(order.term)
+        self._catalog.open(order.spec)
+        return Done(self._steps.step)
+
+    def start_job(self, request: int, order: StartJob, now_s: float) -> Done:
+        """Begin a job; what ranks of the one before still say is refused."""
+        self._membership.check_term(order.term)
+        if order.world_size < 1:
+            raise InvalidRequest("world_size", str(order.world_size), "at least 1")
+        if order.job > self._steps.job:
+            self._membership.retire()
+            self._membership.world_size = order.world_size
+            self._catalog.job_mode = order.mode
+            backup_workers = order.mode.backup_workers if isinstance(order.mode, Sync) else 0
+            self._steps.start(order.job, order.world_size, order.first_clock, backup_workers)
+        return Done(self._steps.step)
+
+    def fence_rank(self, request: int, order: FenceRank, now_s: float) -> RankFenced:
+        """Refuse the rank's lower incarnations from now on; say how far it came."""
+        self._membership.check_term(order.term)
+        self._membership.fence_rank(order.rank, order.incarnation)
+        clocks, window = self._steps.clocks, self._writer.window
+        highest = max([clocks.clock_max, *(window.last_clock(rank) for rank in window.ranks)])
+        return RankFenced(self._steps.facts.get(order.rank), window.last_clock(order.rank), highest, order.rank in clocks.left_after)
+
+    def resolve_rank(self, request: int, order: ResolveRank, now_s: float) -> Done:
+        """Settle how far the rank came, as the coordinator found it."""
+        self._membership.check_term(order.term)
+        clocks = self._steps.clocks
+        if order.rank not in clocks.finished:
+            raise InvalidRequest("rank", str(order.rank), f"from 0 to {clocks.world_size - 1}, as the job's world_size says")
+        if self._membership.settle(order.rank, order.incarnation):  # said again, late: what was staged since must stay
+            self._steps.settle(order.rank, order.fact, order.start, order.has_left)
+        return Done(self._steps.step)
+
+    def take_decision(self, request: int, order: StepDecided, now_s: float) -> Done:
+        """Fold by what the owner of bucket 0 decided; of a job that is over, nothing."""
+        self._membership.check(order.fence)
+        if order.job > self._steps.job:
+            raise Recovering(self._membership.server, f"it has not heard of job {order.job} yet")
+        if order.job == self._steps.job:
+            self._steps.hear(order.decision)
+        return Done(self._steps.step)

@@ -1,0 +1,117 @@
+"""What reads rows: pulls and exports. One that may not read yet is parked; nothing here changes a row (R18, R19)."""
+
+from ps_proto.errors import ParameterServerError, RequestTooLarge, RowsUnset
+from ps_proto.requests import OBSERVER, CloseExport, Done, ExportOpened, ExportPart, OpenExport, Pull, Pulled, ReadExport
+from ps_proto.values import Assigned
+from ps_server.events import Body
+from ps_server.shard.catalog import Catalog
+from ps_server.shard.counters import Counters
+from ps_server.shard.exports import Exports
+from ps_server.shard.gate import Gate
+from ps_server.shard.membership import Membership
+from ps_server.shard.parking import Parking, Wait
+from ps_server.shard.steps import Steps
+
+
+class Reader:
+    """Turns of the requests that read. `bytes_max`: of the rows that one of them gets."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        catalog: Catalog,
+        steps: Steps,
+        parking: Parking,
+        exports: Exports,
+        counters: Counters,
+        bytes_max: int,
+    ) -> None:
+        self.gate = Gate(membership.server, steps)
+        self.bytes_max = bytes_max
+        self._membership = membership
+        self._catalog = catalog
+        self._steps = steps
+        self._parking = parking
+        self._exports = exports
+        self._counters = counters
+
+    # --- pulls ---------------------------------------------------------------------------------------------------------------
+
+    def pull(self, request: int, pull: Pull, now_s: float) -> Body | None:
+        """Take what the pull says is finished; answer it once its tables may be read."""
+        self._membership.check(pull.fence)
+        self._check_size(sum([4 * part.ids.size * self._catalog.get(part.table).spec.dim for part in pull.tables]))
+        for part in pull.tables:
+            self._membership.check_owned(part.table, part.ids)
+        if pull.finished is not None:
+            self._steps.learn(pull.fence.rank, pull.finished)
+        wait = Wait(pull.fence, pull.wait_s, lambda: self._try_pull(pull), lambda after_s: self._timeout(pull, after_s))
+        return self._parking.answer_or_park(request, wait, now_s)
+
+    def _check_size(self, nbytes: int) -> None:
+        """Raise RequestTooLarge for an answer of more rows than one may have."""
+        if nbytes > self.bytes_max:
+            raise RequestTooLarge(self._membership.server, nbytes, self.bytes_max)
+
+    def _try_pull(self, pull: Pull) -> Pulled | None:
+        tables = [self._catalog.tables[part.table] for part in pull.tables]
+        if not all([self.gate.may_read(self._catalog.mode(table), pull.fence, pull.at_step) for table in tables]) or self._unset(pull):
+            return None
+        rows = tuple([table.pull(part.ids) for table, part in zip(tables, pull.tables, strict=True)])
+        self._counters.pulls += 1
+        if pull.fence.rank != OBSERVER and tables:
+            self._counters.saw_staleness(pull.fence.clock - self._steps.clocks.min_clock)
+        for table, part, read in zip(tables, pull.tables, rows, strict=True):
+            if pull.fence.rank != OBSERVER and not self._catalog.is_synchronous(part.table):
+                self._steps.reads.keep(table, pull.fence, part.ids, read)
+            counters = self._counters.table(part.table)
+            counters.rows_pulled += part.ids.size
+            counters.bytes_in += part.ids.nbytes
+            counters.bytes_out += read.nbytes
+        return Pulled(rows, self._steps.step)
+
+    def _unset(self, pull: Pull) -> tuple[str, int] | None:
+        """Return the first table, and how many of the rows asked for, that rank 0 has yet to assign (R18)."""
+        for part in pull.tables:
+            table = self._catalog.tables[part.table]
+            if isinstance(table.spec.initializer, Assigned):
+                absent = table.count_absent(part.ids)
+                if absent:
+                    return part.table, absent
+        return None
+
+    def _timeout(self, pull: Pull, after_s: float) -> ParameterServerError:
+        for part in pull.tables:
+            mode = self._catalog.mode(self._catalog.tables[part.table])
+            if not self.gate.may_read(mode, pull.fence, pull.at_step):
+                return self.gate.timeout(mode, pull.fence, pull.at_step, after_s)
+        unset = self._unset(pull)
+        assert unset is not None
+        return RowsUnset(unset[0], unset[1], after_s)
+
+    # --- exports -------------------------------------------------------------------------------------------------------------
+
+    def open_export(self, request: int, export: OpenExport, now_s: float) -> Body | None:
+        """Take a snapshot once the table may be read."""
+        self._membership.check(export.fence)
+        table = self._catalog.get(export.table)
+        mode = self._catalog.mode(table)
+        columns = table.columns if export.with_state else ()
+
+        def attempt() -> ExportOpened | None:
+            if not self.gate.may_read(mode, export.fence, export.at_step):
+                return None
+            return ExportOpened(*self._exports.open(table, now_s, export.with_state), self._steps.step, columns)
+
+        wait = Wait(export.fence, export.wait_s, attempt, lambda after_s: self.gate.timeout(mode, export.fence, export.at_step, after_s))
+        return self._parking.answer_or_park(request, wait, now_s)
+
+    def read_export(self, request: int, read: ReadExport, now_s: float) -> ExportPart:
+        """Return the next rows of a snapshot."""
+        self._membership.check(read.fence)
+        return self._exports.read(read.export, read.rows_begin, read.rows_max, now_s)
+
+    def close_export(self, request: int, close: CloseExport, now_s: float) -> Done:
+        """Give a snapshot back; whoever has its number may."""
+        self._exports.close(close.export)
+        return Done(self._steps.step)

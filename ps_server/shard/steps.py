@@ -1,0 +1,154 @@
+"""The steps of a job on one server: who finished which, what was staged for them, and their folds (R4, R5, R6)."""
+
+from dataclasses import replace
+
+from ps_proto.errors import InvalidRequest, StalenessTimeout
+from ps_proto.requests import OBSERVER, Decision, Finished
+from ps_server.shard.catalog import Catalog
+from ps_server.shard.clocks import Clocks
+from ps_server.shard.counters import Counters
+from ps_server.shard.deciding import Decider
+from ps_server.shard.membership import CLOCK_MAX, Membership
+from ps_server.shard.optimizers.optimizer import Origin
+from ps_server.shard.read_rows import ReadRows
+from ps_server.shard.staging import Staging, fold
+from ps_server.shard.wishes import Wishes
+
+RESUME_BYTES_MAX = 64 * 1024
+
+
+class Steps:
+    """The steps of the running job, numbered `job`; 0 before the first.
+
+    `step` is the synchronous step whose rows the tables hold: every roster member has finished all steps before it, and
+    those are folded. In a job without synchronous tables it is the least clock.
+    """
+
+    def __init__(self, membership: Membership, catalog: Catalog, counters: Counters) -> None:
+        self.job = 0
+        self.step = 0
+        self.clocks = Clocks()
+        self.staging = Staging()
+        self.reads = ReadRows(counters)
+        self.facts: dict[int, Finished] = {}  # rank -> what it finished last in this job
+        self._wishes = Wishes(catalog)
+        self.decider = Decider(membership, catalog, self._wishes, counters)
+        self._catalog = catalog
+        self._counters = counters
+
+    def start(self, job: int, world_size: int, first_clock: int, backup_workers: int) -> None:
+        """Begin a job with its first step; what was staged for another one is gone."""
+        self.job, self.step = job, first_clock
+        self.clocks = Clocks(world_size, first_clock)
+        self.facts = {}
+        self.staging.clear()
+        self.reads.clear()
+        self._wishes.clear()
+        self.decider.start(backup_workers)
+
+    # --- what a rank did -----------------------------------------------------------------------------------------------------
+
+    def check_step(self, field: str, rank: int, step: int) -> None:
+        """Raise unless `rank` may write to `step` or finish it: in its roster, and no further than one beyond what it finished.
+
+        Every server hears each `finished` before the rank's next push (R4), so a gap is an error, and no clock makes a server
+        fold a million empty steps.
+        """
+        last = self.clocks.finished[rank]
+        if step > last + 1:
+            raise InvalidRequest(field, str(step), f"at most {last + 1}: the last step that rank {rank} finished here is {last}")
+        self._check_roster(field, rank, step)
+
+    def _check_finished(self, rank: int, clock: int) -> None:
+        """Raise unless `rank` may say that it finished `clock`.
+
+        With backup workers a late rank leaves steps out, but only such as are decided: where that is this server's business, it knows them.
+        """
+        if clock < self.step or not self.decider.decides:
+            self._check_roster("finished clock", rank, clock)
+        else:
+            self.check_step("finished clock", rank, clock)
+
+    def _check_roster(self, field: str, rank: int, step: int) -> None:
+        if not self.clocks.takes_part(rank, step):
+            raise InvalidRequest(field, str(step), f"at most {self.clocks.left_after[rank]}, after which rank {rank} left the job")
+
+    def learn(self, rank: int, finished: Finished) -> None:
+        """Merge a fact (R4). One that asks for other hyperparameters than a rank before it is refused."""
+        if rank == OBSERVER:
+            raise InvalidRequest("rank", "none", "a rank: an observer finishes nothing")
+        if not 0 <= finished.clock <= CLOCK_MAX:
+            raise InvalidRequest("finished clock", str(finished.clock), f"from 0 to {CLOCK_MAX}")
+        if len(finished.resume) > RESUME_BYTES_MAX:
+            raise InvalidRequest("resume state", f"{len(finished.resume)} bytes", f"at most {RESUME_BYTES_MAX} bytes")
+        if finished.clock <= self.clocks.finished[rank]:
+            known = self.facts.get(rank)
+            if finished.resume and known is not None and known.clock == finished.clock:
+                self.facts[rank] = replace(known, resume=finished.resume)  # it may follow the bare fact, on the next pull (R4)
+            return
+        self._check_finished(rank, finished.clock)
+        self._wishes.check(rank, finished, may_differ=self.decider.backup_workers > 0)  # a late rank's scheduler lags
+        self._take(rank, finished)
+        self._fold_what_is_ready()
+
+    def leave(self, rank: int) -> None:
+        """Take the rank out of the roster of all steps after the last one it finished."""
+        self.clocks.leave(rank)
+        self.reads.forget(rank)
+        self._fold_what_is_ready()
+
+    def settle(self, rank: int, fact: Finished | None, start: int, has_left: bool) -> None:
+        """Take `fact` as the last that the rank did, and drop what it staged beyond; then it begins with step `start`, or has left (R7)."""
+        self.staging.drop(rank, self.clocks.first_clock - 1 if fact is None else fact.clock)
+        self.reads.forget(rank)
+        if fact is not None and fact.clock > self.clocks.finished[rank]:
+            self._take(rank, fact)
+        if has_left:
+            self.clocks.leave(rank)
+        else:
+            self.clocks.finish(rank, start - 1)
+        self._fold_what_is_ready()
+
+    def _take(self, rank: int, fact: Finished) -> None:
+        """Keep what a rank finished; it is news."""
+        if fact.clock >= self.step:
+            self._wishes.keep(rank, fact)
+        self.facts[rank] = fact
+        self.clocks.finish(rank, fact.clock)
+        self.reads.forget(rank, fact.clock)
+
+    def timeout(self, clock: int, bound: int, after_s: float) -> StalenessTimeout:
+        """Return the error of whoever waited in vain for step `clock`; it names the slowest rank."""
+        return StalenessTimeout(clock, self.clocks.min_clock, bound, self.clocks.slowest(), after_s)
+
+    # --- folds ---------------------------------------------------------------------------------------------------------------
+
+    def hear(self, decision: Decision) -> None:
+        """Take what the decider says of a step (R9)."""
+        self.decider.hear(decision, self.step, self.clocks.world_size)
+        self._fold_what_is_ready()
+
+    def _fold_what_is_ready(self) -> None:
+        while (decision := self.decider.next(self.step, self.clocks, self.facts)) is not None:
+            self._fold(decision)
+
+    def _fold(self, decision: Decision) -> None:
+        """Apply the step at work: each table's staged gradients of the decided ranks, once, in rank order (R5)."""
+        ranks = list(decision.ranks)
+        parameters = {item.table: item.parameters for item in decision.hyperparameters}
+        self._counters.contributions_dropped += self.staging.count_of_others(self.step, ranks)
+        for table, contributions in self.staging.take(self.step, ranks).items():
+            ids, gradients = fold(contributions, decision.ranks_count)
+            self._catalog.update(table, ids, gradients, parameters.get(table), Origin(self.step))
+        self._wishes.drop(self.step)
+        self.step += 1
+        self._counters.folds += 1
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the state contradicts itself."""
+        assert self.clocks == Clocks(self.clocks.world_size, self.clocks.first_clock, self.clocks.finished, self.clocks.left_after), (
+            "what the clocks keep is what a look at every rank gives"
+        )
+        assert not self.decider.is_settled(self.step, self.clocks), "a step that can be folded is folded in the same turn"
+        assert all(step >= self.step for step in self._wishes.steps), "hyperparameters of a folded step are dropped"
+        assert all(step >= self.step for step in self.staging.steps), "a step that is over holds no pushes"

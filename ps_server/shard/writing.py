@@ -1,0 +1,160 @@
+"""What writes rows: pushes, assignments and clearings, each under its name (R2, R3).
+
+A request is checked whole, then takes effect whole.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps_proto.errors import InvalidRequest, StepPassed
+from ps_proto.requests import OBSERVER, Assign, ClearTable, ColumnLayout, Done, Fence, Ids, Push, TableRows, push_name
+from ps_proto.values import Assigned
+from ps_server.shard.catalog import Catalog
+from ps_server.shard.counters import Counters
+from ps_server.shard.membership import CLOCK_MAX, Membership
+from ps_server.shard.steps import Steps
+from ps_server.shard.table import Table
+from ps_server.shard.window import Window
+from sharding.finite import all_finite
+from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
+
+
+class Writer:
+    """Turns of the requests that write."""
+
+    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, counters: Counters) -> None:
+        self.window = Window()
+        self.values_set = 0  # how often rows that a pull may wait for were assigned
+        self._membership = membership
+        self._catalog = catalog
+        self._steps = steps
+        self._counters = counters
+
+    def push(self, request: int, push: Push, now_s: float) -> Done:
+        """Stage what is synchronous and apply the rest; a name that is known changes nothing (R2, R3).
+
+        With backup workers a rank may be late: what it would stage is not taken, and the answer's step tells it so (R9).
+        """
+        self._membership.check(push.fence)
+        self._check_rows(push)
+        parameters = self._catalog.parameters(push.hyperparameters)
+        for part in push.tables:
+            table = self._catalog.tables[part.table]
+            if isinstance(table.spec.initializer, Assigned) and table.count_absent(part.ids):
+                raise InvalidRequest(f"ids of table {part.table!r}", "without a value", "assigned by rank 0 before they are pushed to")
+        staged: list[TableRows] = []
+        arriving: list[TableRows] = []
+        for part in push.tables:
+            (staged if self._catalog.is_synchronous(part.table) else arriving).append(part)
+        is_late = bool(staged) and push.fence.clock < self._steps.step
+        if is_late and not self._steps.decider.backup_workers:
+            raise StepPassed(self._membership.server, push.fence.clock, self._steps.step)
+        self._counters.pushes += 1
+        if is_late:
+            self._counters.pushes_late += 1
+        elif staged and not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, tuple(staged)):
+            self._counters.pushes_repeated += 1
+        for part, ids, rows in self._fresh(push, arriving):
+            origin = self._steps.reads.origin(self._catalog.tables[part.table], push.fence, push.seq, ids)
+            self._catalog.update(part.table, ids, rows, parameters.get(part.table), origin)
+        for part in push.tables:
+            counters = self._counters.table(part.table)
+            counters.rows_pushed += part.ids.size
+            counters.bytes_in += part.ids.nbytes + part.rows.nbytes
+        return Done(self._steps.step)
+
+    def assign(self, request: int, assign: Assign, now_s: float) -> Done:
+        """Set rows, with their state where it comes along."""
+        self._membership.check(assign.fence)
+        self._check_rows(assign)
+        for part in assign.tables:
+            _check_setter(assign.fence, self._catalog.tables[part.table])
+        for part, ids, rows in self._fresh(assign, assign.tables):
+            table = self._catalog.tables[part.table]
+            self.values_set += isinstance(table.spec.initializer, Assigned)
+            (table.restore if assign.columns else table.assign)(ids, rows, assign.only_absent)
+        return Done(self._steps.step)
+
+    def clear(self, request: int, clear: ClearTable, now_s: float) -> Done:
+        """Drop the table's rows of every bucket that this name has not cleared yet."""
+        self._membership.check(clear.fence)
+        self._check_writer(clear)
+        table = self._catalog.get(clear.table)
+        _check_setter(clear.fence, table)
+        rank, name = clear.fence.rank, push_name(clear.fence.clock, clear.seq)
+        owned = self._membership.owned_buckets()
+        fresh = self.window.fresh(rank, owned, name)
+        buckets = owned if fresh is None else owned[fresh]
+        is_cleared = np.zeros(NUM_BUCKETS, np.bool_)
+        is_cleared[buckets] = True
+        table.clear(is_cleared)
+        self.window.record(rank, buckets, name)
+        return Done(self._steps.step)
+
+    def _fresh(self, request: Push | Assign, parts: Sequence[TableRows]) -> list[tuple[TableRows, Ids, NDArray[np.float32]]]:
+        """Return what of the parts has not been applied yet, and record it as applied; the caller applies it in this turn."""
+        rank, name = request.fence.rank, push_name(request.fence.clock, request.seq)
+        found, touched = [], []
+        for part in parts:
+            buckets = buckets_of(table_salt(part.table), part.ids)
+            fresh = self.window.fresh(rank, buckets, name)
+            if fresh is None:
+                found.append((part, part.ids, part.rows))
+            else:
+                found.append((part, part.ids[fresh], part.rows[fresh]))
+                self._counters.table(part.table).rows_repeated += int(part.ids.size - fresh.sum())
+            touched.append(buckets if fresh is None else buckets[fresh])
+        for buckets in touched:
+            self.window.record(rank, buckets, name)
+        return found
+
+    # --- checks --------------------------------------------------------------------------------------------------------------
+
+    def _check_rows(self, request: Push | Assign) -> None:
+        """Check all of a push before any of it takes effect."""
+        self._check_writer(request)
+        if len({part.table for part in request.tables}) < len(request.tables):
+            raise InvalidRequest("tables", str([part.table for part in request.tables]), "each table once, with all of its rows")
+        for part in request.tables:
+            table = self._catalog.get(part.table)
+            width = table.spec.dim + _state_words(request, table)
+            if part.rows.shape != (part.ids.size, width):
+                want = f"float32[{part.ids.size}, {width}]"
+                raise InvalidRequest(f"rows of table {part.table!r}", f"float32{list(part.rows.shape)}", want)
+            if not all_finite(np.ascontiguousarray(part.rows[:, : table.spec.dim])):  # state may count, and be any bits
+                raise InvalidRequest(f"rows of table {part.table!r}", "not finite (inf or nan)", "finite everywhere")
+            self._membership.check_owned(part.table, part.ids)
+        for part in request.tables:
+            self._check_room(part)
+
+    def _check_writer(self, request: Push | Assign | ClearTable) -> None:
+        if request.fence.rank == OBSERVER:
+            raise InvalidRequest("rank", "none", "a rank: an observer writes nothing")
+        if not 1 <= request.seq <= CLOCK_MAX:
+            raise InvalidRequest("seq", str(request.seq), f"from 1 to {CLOCK_MAX}")
+        self._steps.check_step("clock", request.fence.rank, request.fence.clock)
+
+    def _check_room(self, part: TableRows) -> None:
+        """Raise TableFull where the rows would not fit beside those that staged pushes will make: a fold must not fail."""
+        table, staged = self._catalog.tables[part.table], self._steps.staging.ids_of(part.table)
+        if len(table) + part.ids.size + sum([ids.size for ids in staged]) > table.rows_max:
+            table.make_room(np.concatenate([part.ids, *staged]))
+
+
+def _state_words(request: Push | Assign, table: Table) -> int:
+    """Return how many words of state the request brings behind each row; they must lie as this table's do."""
+    columns = request.columns if isinstance(request, Assign) else ()
+    if columns and columns != table.columns:
+        raise InvalidRequest(f"state columns of table {table.spec.name!r}", _layout(columns), _layout(table.columns))
+    return sum([column.words for column in columns])
+
+
+def _check_setter(fence: Fence, table: Table) -> None:
+    if isinstance(table.spec.initializer, Assigned) and fence.rank != 0:
+        raise InvalidRequest("rank", str(fence.rank), f"0: table {table.spec.name!r} takes its start values from rank 0 alone")
+
+
+def _layout(columns: tuple[ColumnLayout, ...]) -> str:
+    return ", ".join([f"{column.name} {column.dtype}[{column.words}]" for column in columns]) or "none"

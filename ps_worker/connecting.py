@@ -1,0 +1,50 @@
+"""Connecting to a cluster: the one way in which a user gets a client."""
+
+import math
+import os
+
+from ps_proto.address import check_address
+from ps_proto.errors import InvalidRequest
+from ps_proto.parts import PART_SIZE_BYTES
+from ps_proto.plugins import load_plugins
+from ps_proto.values import Mode
+from ps_worker.asking import Patience
+from ps_worker.client import Client
+from ps_worker.inputs import as_whole
+from ps_worker.transport.grpc import GrpcTransport
+
+
+def connect(
+    address: str,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    mode: Mode | None = None,
+    rpc_timeout_s: float = 10.0,
+    retry_timeout_s: float = 60.0,
+    wait_timeout_s: float = 600.0,
+    part_size_bytes: int = PART_SIZE_BYTES,
+) -> Client:
+    """Connect to the cluster whose coordinator listens at `address`, "host:port".
+
+    With a rank (0 to world_size - 1), this is a worker of the job: the first to connect fixes world_size and mode, a later one that differs
+    gets JobMismatch; connecting again with a rank replaces the worker that had it. Without a rank it is an observer: it reads, exports
+    and watches, and takes no part in clocks.
+
+    rpc_timeout_s for one call's answer, retry_timeout_s for a peer that does not answer at all, wait_timeout_s for other ranks;
+    part_size_bytes is the most array bytes in one message. Plugins, as ps_proto/plugins.py finds them, are imported first. Raises
+    Unreachable, Recovering (servers are missing), JobMismatch, PluginFailed, InvalidRequest.
+    """
+    for name, value in (("rpc_timeout_s", rpc_timeout_s), ("retry_timeout_s", retry_timeout_s), ("wait_timeout_s", wait_timeout_s)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise InvalidRequest(name, repr(value), "a finite number of seconds above 0")
+    check_address("address", address)
+    rank, world_size = as_whole("rank", rank), as_whole("world_size", world_size)
+    if mode is not None and not isinstance(mode, Mode):
+        raise InvalidRequest("mode", repr(mode), "a mode such as ps.Sync()")
+    if (rank is None) != (world_size is None):
+        missing = "world_size" if world_size is None else "rank"
+        raise InvalidRequest(missing, "missing", "given together: rank and world_size for a worker, neither for an observer")
+    load_plugins(os.environ)
+    patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
+    return Client(address, GrpcTransport(part_size_bytes), patience, rank, world_size, mode)

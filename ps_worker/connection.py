@@ -1,0 +1,70 @@
+"""A worker's protocol on a transport, with the lanes in which its operations are queued."""
+
+import logging
+import random
+import secrets
+import time
+from threading import Lock
+from typing import TypeVar
+
+from ps_proto.errors import ClientClosed, ParameterServerError, StalenessTimeout
+from ps_proto.values import TableSpec
+from ps_worker.asking import Operation, Patience, World
+from ps_worker.at_exit import disconnect_at_exit
+from ps_worker.driver import Driver, Lane, Transport
+from ps_worker.inputs import check_table
+from ps_worker.later_pulls import LaterPulls
+from ps_worker.protocol import Worker
+
+log = logging.getLogger("rowstead")
+
+T = TypeVar("T")
+
+
+class Connection:
+    """Runs the worker's operations: in the caller's thread, or one after another in the lane for their kind, beside it."""
+
+    def __init__(self, address: str, transport: Transport, patience: Patience) -> None:
+        world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait, Lock())
+        self.worker = Worker(address, world, patience)
+        self.is_closed = False
+        self._driver = Driver(transport)
+        self.pulls, self.pushes, self.barriers = [Lane(self._driver, name) for name in ("pull", "push", "barrier")]
+        self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # not of a method of ours: a client that is let go of must go at once
+        disconnect_at_exit(self)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run it in the caller's thread, whatever is queued."""
+        return self._driver.run(operation)
+
+    def check_open(self, action: str) -> None:
+        """Raise ClientClosed after `disconnect`."""
+        if self.is_closed:
+            raise ClientClosed(action)
+
+    def know(self, *tables: object) -> None:
+        """Make sure that the worker knows these tables; InvalidRequest for what is no name, UnknownTable where one does not exist."""
+        self.run(self.worker.know([check_table(table) for table in tables]))
+
+    def spec(self, table: str) -> TableSpec:
+        """Return a table as the worker knows it; errors as `know`."""
+        self.know(table)
+        return self.worker.tables[table]
+
+    def disconnect(self) -> None:
+        """End what is under way, all threads and all connections; a second time does nothing."""
+        self.is_closed = True
+        self.later_pulls.fail(ClientClosed("pull for a step that it does not reach"))
+        self._driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
+        self.pulls.close()
+        self.pushes.close()
+        self.barriers.close()
+        self._driver.close()
+
+
+def _log_wait(error: ParameterServerError) -> None:
+    """Say whom we wait for; called from the tenth second on, every ten seconds."""
+    if isinstance(error, StalenessTimeout):
+        log.warning("Step %d waits for rank %d, for %.0f s so far.", error.clock, error.rank, error.after_s)
+    else:
+        log.warning("Still waiting: %s", error)

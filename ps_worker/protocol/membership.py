@@ -1,0 +1,41 @@
+"""A worker's place in the job: joining, meeting the other ranks, leaving. The coordinator alone answers all of it."""
+
+from ps_proto.requests import Barrier, GetCluster, JoinJob, LeaveJob
+from ps_proto.values import Mode
+from ps_worker.asking import Operation
+from ps_worker.protocol.peers import Peers
+from ps_worker.protocol.view import View
+
+
+class Membership:
+    """Gives the view its first content, and counts the barriers."""
+
+    def __init__(self, view: View, peers: Peers) -> None:
+        self._view = view
+        self._peers = peers
+        self._barrier = 0  # the number of the next one
+
+    def observe(self) -> Operation[None]:
+        """Learn the cluster, once its servers are there."""
+        cluster = yield from self._peers.ask_coordinator(GetCluster(wait_s=self._peers.wait_s))
+        self._view.take_cluster(cluster)
+
+    def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int) -> Operation[None]:
+        """Take a rank in the job. `nonce`: a random uint64, so that a repeated message does not fence the worker that it made."""
+        yield from self.observe()
+        joined = yield from self._peers.ask_coordinator(JoinJob(rank, world_size, mode, nonce, self._peers.wait_s))
+        self._view.take_rank(rank, joined)
+        self._barrier = joined.barrier
+
+    def barrier(self, value: int) -> Operation[int]:
+        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""
+        self._view.check_ranked("wait at a barrier")
+        asked = Barrier(self._view.rank, self._view.incarnation, self._barrier, self._peers.wait_s, value)
+        passed = yield from self._peers.ask_coordinator(asked)
+        self._barrier += 1
+        minimum: int = passed.minimum
+        return minimum
+
+    def leave(self) -> Operation[None]:
+        """Tell the coordinator that this rank has left, once every server knows."""
+        yield from self._peers.ask_coordinator(LeaveJob(self._view.rank, self._view.incarnation))

@@ -1,0 +1,86 @@
+"""Asking the coordinator and the servers as a worker knows them, and again under a newer map where a server is not the owner."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ps_proto.errors import NotOwner
+from ps_proto.requests import Assign, GetCluster, InstallMap, Pull, Push
+from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
+from ps_worker.protocol.view import View
+from sharding.shard_map import ShardMap
+
+COORDINATOR = "the coordinator"
+WAIT_SLICE_S = 10.0  # a server parks a pull this long; then the worker says whom it waits for, and asks again
+
+T = TypeVar("T")
+
+
+class Peers:
+    """Those whom a worker asks; the servers are those of the view's map."""
+
+    def __init__(self, coordinator: str, view: View, world: World, patience: Patience) -> None:
+        self._coordinator = coordinator
+        self._view = view
+        self._asker = Asker(world, patience)
+
+    @property
+    def wait_s(self) -> float:
+        """How long one request may be parked, in seconds."""
+        return min(WAIT_SLICE_S, self._asker.patience.wait_timeout_s)
+
+    def now_s(self) -> float:
+        return self._asker.world.now_s()
+
+    def has_waited_enough(self, started_s: float) -> bool:
+        """Return whether as long has passed since `started_s` as this worker would wait for other ranks."""
+        return self.now_s() - started_s >= self._asker.patience.wait_timeout_s
+
+    def ask_coordinator(self, body: Any) -> Operation[Any]:
+        """Ask the coordinator; return its reply."""
+        return (yield from self._asker.ask({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
+
+    def ask(self, bodies: Mapping[str, Any], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
+        """Ask some servers one request each; return the replies by server. `on_refused` is `Asker.ask`'s."""
+        hand_on = InstallMap(self._view.map)
+        questions = {peer: Question(self._address(peer), body, self._nbytes(body), hand_on) for peer, body in bodies.items()}
+        return self._asker.ask(questions, on_refused)
+
+    def ask_all(self, body: Any) -> Operation[dict[str, Any]]:
+        """Ask every server of the map the same."""
+        return self.ask(dict.fromkeys(self.servers(), body))
+
+    def servers(self) -> list[str]:
+        """Return the names of the map's servers, in its order."""
+        return [server.name for server in self._view.map.servers]
+
+    def _address(self, server: str) -> str:
+        shard_map = self._view.map
+        return shard_map.servers[shard_map.index_of(server)].address
+
+    def _nbytes(self, body: Any) -> int:
+        if isinstance(body, Push | Assign):
+            return sum([part.ids.nbytes + part.rows.nbytes for part in body.tables])
+        if isinstance(body, Pull):
+            return sum([part.ids.size * (8 + 4 * self._view.tables[part.table].dim) for part in body.tables])
+        return 0
+
+    def under_newest_map(self, ask: Callable[[], Operation[T]]) -> Operation[T]:
+        """Run `ask()`, and run it again under a newer map for as long as a server says NotOwner."""
+        while True:
+            shard_map = self._view.map
+            try:
+                return (yield from ask())
+            except NotOwner:
+                yield from self._refresh_map(shard_map)
+
+    def _refresh_map(self, after: ShardMap) -> Operation[None]:
+        """Fetch a map newer than `after`, of which some server knows."""
+        started_s, attempt = self.now_s(), 0
+        while self._view.map.version <= after.version:
+            cluster = yield from self.ask_coordinator(GetCluster())
+            self._view.take_map(cluster.shard_map)
+            if self._view.map.version <= after.version:
+                if self.now_s() - started_s >= self._asker.patience.retry_timeout_s:
+                    raise NotOwner(COORDINATOR, self._view.map.version)
+                yield Pause(self._asker.patience.backoff.pause_s(attempt, self._asker.world.uniform))
+                attempt += 1

@@ -1,0 +1,108 @@
+"""A worker's steps: the names of what it writes in one, and who has yet to hear that the last one is finished (R2, R4, R6)."""
+
+from contextlib import AbstractContextManager
+
+from ps_proto.requests import Finish, Finished
+from ps_worker.asking import Operation
+from ps_worker.protocol.lateness import Lateness
+from ps_worker.protocol.peers import Peers
+from ps_worker.protocol.tables import Tables
+from ps_worker.protocol.view import View
+
+
+class Steps:
+    """Counts the clock up. Whoever ends a step, flushes or leaves has checked that all of the step is acknowledged."""
+
+    def __init__(self, view: View, peers: Peers, tables: Tables, exclusive: AbstractContextManager[object]) -> None:
+        self._view = view
+        self._peers = peers
+        self._tables = tables
+        self._seq = 0
+        self._lateness = Lateness(view)
+        # A pull may run beside a push or another pull: each look at the step at work, with what follows from it, is one.
+        self._exclusive = exclusive
+        self._finished: Finished | None = None  # of clock - 1, until every server has acknowledged it
+
+    def take_name(self, is_push: bool) -> tuple[int, int]:
+        """Return the next unused name of the step, (clock, seq). `is_push`: it makes the step one that leaving has to finish."""
+        with self._exclusive:
+            self._seq += 1
+            self._lateness.has_pushed |= is_push
+            return self._view.clock, self._seq
+
+    @property
+    def late_steps(self) -> int:
+        """How many steps ended late."""
+        return self._lateness.late_steps
+
+    def take_rows(self, turn: int, clock: int, step: int) -> bool:
+        """Return whether the rows of step `step` that a pull for `clock` got may be used in `turn`; else it is to be asked again.
+
+        Without backup workers the two steps are one. With them the worker may be late: see lateness.py (R9).
+        """
+        with self._exclusive:
+            if turn != self._view.turn:
+                return True  # read ahead, which synchronous tables are not
+            if clock < self._view.clock:
+                return False  # another pull has found meanwhile that the step is over
+            if step > clock and self._lateness.may_skip():
+                self._lateness.skip_to(step)
+                self._seq, self._finished = 0, Finished(step - 1)  # whoever left steps out counts as having finished them
+                return False
+            self._lateness.has_read = True
+            self._lateness.saw_late(clock, step)
+            return True
+
+    def note_pushed(self, clock: int, step: int) -> None:
+        """Note the newest step that a server was at when it acknowledged a push for `clock` to synchronous tables."""
+        with self._exclusive:
+            self._lateness.saw_late(clock, step)
+
+    def end(self) -> Operation[None]:
+        """Finish the step: the clock goes up by one, or to the newest step where this one is late (R9).
+
+        With synchronous tables the servers hear it with the next step's first request; otherwise at once (R4).
+        """
+        yield from self.announce()
+        wanted = self._tables.of_synchronous()
+        with self._exclusive:
+            was_late = self._lateness.end_step()
+            self._finished = Finished(self._view.clock - 1, () if was_late else wanted)
+            self._seq = 0
+        if not self._view.has_synchronous_tables:
+            yield from self.announce()
+
+    @property
+    def unheard(self) -> Finished | None:
+        """The step before, where some server has yet to hear of it: whoever tells all of them says so by `announced`."""
+        return self._finished
+
+    def announced(self, finished: Finished | None) -> None:
+        """Note that every server has acknowledged it."""
+        if self._finished is finished:
+            self._finished = None
+
+    def announce(self, waits: bool = True) -> Operation[None]:
+        """Tell every server what it has yet to hear about the step before.
+
+        With synchronous tables it waits for the fold, so that a worker that never pulls stages no more than a step ahead of the others;
+        `waits` False: for nobody.
+        """
+        if self._finished is not None:
+            waits = waits and self._view.has_synchronous_tables
+            yield from self._finish(wait_s=self._peers.wait_s if waits else 0.0)
+
+    def flush(self) -> Operation[None]:
+        """Wait until every finished step is folded on every server."""
+        yield from self._finish(wait_s=self._peers.wait_s)
+
+    def leave(self) -> Operation[None]:
+        """Finish a step that has pushes, leave the roster after it, and wait for its fold (R6, R14)."""
+        if self._lateness.has_pushed:
+            yield from self.end()
+        yield from self._finish(wait_s=self._peers.wait_s, leave=True)
+
+    def _finish(self, wait_s: float, leave: bool = False) -> Operation[None]:
+        finished, clock = self._finished, self._view.clock
+        yield from self._peers.under_newest_map(lambda: self._peers.ask_all(Finish(self._view.fence(clock), finished, leave, wait_s)))
+        self.announced(finished)

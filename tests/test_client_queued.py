@@ -1,0 +1,107 @@
+"""What is queued runs beside the training, in its order."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clients import ITEM, alone, each_mode, in_thread, ones
+from naive.table import NaiveTable
+from ps_proto.errors import TableFull, UnfinishedPush, Unreachable
+from ps_proto.requests import Pull, Push
+from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
+
+
+@each_mode
+def test_queued_pushes_come_in_order_and_end_step_waits_for_them(mode: Mode) -> None:
+    cluster, client = alone(mode, 2, TableSpec("item", 2, Adagrad(0.5)))
+    with client:
+        handles = [client.push_async("item", [1], ones(1, 2, float(k + 1))) for k in range(8)]
+        client.end_step()
+        assert all(handle.done() for handle in handles)
+        assert {handle.result() for handle in handles} == {None}
+        order = [body.seq for _, body in cluster.calls if isinstance(body, Push)]
+        assert order == list(range(1, 9))
+        naive = NaiveTable(TableSpec("item", 2, Adagrad(0.5)))
+        gradients = [ones(1, 2, float(sum(range(1, 9))))] if mode == Sync() else [ones(1, 2, float(k + 1)) for k in range(8)]
+        for gradient in gradients:
+            naive.update([1], gradient, Adagrad(0.5).parameters())
+        assert client.pull("item", [1]).tobytes() == naive.pull([1])[0].tobytes()
+
+
+@pytest.mark.parametrize(("mode", "steps"), [(Async(), 0), (BoundedStaleness(2), 0), (BoundedStaleness(1), 1), (Sync(), 2)], ids=str)
+def test_a_pull_for_a_later_step_is_sent_once_its_mode_lets_it(mode: Mode, steps: int) -> None:
+    cluster, client = alone(mode, 1, ITEM)
+    with client:
+        handle = client.pull_async("item", [1], clock=2)
+        cancelled = client.pull_async("item", [1], clock=3)
+        cancelled.cancel()
+        for _ in range(steps):
+            assert not client.can_pull_ahead(["item"], 2)
+            assert not any(isinstance(body, Pull) for _, body in cluster.calls)
+            client.end_step()
+        assert client.can_pull_ahead(["item"], 2)
+        assert handle.result().tolist() == [[0, 0]]
+        for _ in range(4):
+            client.end_step()
+        client.flush()
+        assert [body.fence.clock for _, body in cluster.calls if isinstance(body, Pull)] == [2]
+
+
+def test_a_queued_pull_is_of_the_step_at_work() -> None:
+    cluster, client = alone(Sync(), 1, ITEM)
+    with client:
+        gate = threading.Event()
+
+        def hold_pulls(address: str, body: Any) -> None:
+            if isinstance(body, Pull):
+                assert gate.wait(5.0)
+
+        cluster.before = hold_pulls
+        handle = client.pull_async("item", [1])
+        client.push("item", [1], ones(1, 2))
+
+        def finish() -> None:
+            client.end_step()
+            client.flush()
+
+        thread, outcome = in_thread(finish)
+        thread.join(0.1)  # were end_step not to wait, the step would be folded by then
+        assert not outcome
+        gate.set()
+        thread.join()
+        assert outcome == [None]
+        assert handle.result().tolist() == [[0, 0]]  # not of the next step, and not StepPassed
+        assert client.pull_async({"item": [1]}).result()["item"].tolist() == [[-1, -1]]
+
+
+def test_a_queued_push_that_fails_says_so_and_is_unfinished_business() -> None:
+    cluster, client = alone(Async(), 1, ITEM)
+    with client:
+        cluster.down.add("server-0:0")
+        handle = client.push_async("item", [1], ones(1, 2))
+        with pytest.raises(Unreachable, match="server-0 at server-0:0 did not answer"):
+            handle.result(5.0)
+        next_handle = client.push_async("item", [2], ones(1, 2))
+        with pytest.raises(UnfinishedPush):
+            next_handle.result(5.0)
+        with pytest.raises(UnfinishedPush, match="Push 1 of step 0 was never acknowledged everywhere"):
+            client.end_step()
+        cluster.down.clear()
+        client.retry_push()
+        client.end_step()
+        assert client.export("item")[0].tolist() == [1]
+
+
+def test_the_error_of_a_queued_push_that_nobody_asked_about_is_raised_at_the_end_of_the_step() -> None:
+    _, client = alone(Async(), 1, ITEM, rows_max=3)
+    with client:
+        client.push_async("item", np.arange(4), ones(4, 2))
+        with pytest.raises(TableFull):
+            client.end_step()
+        client.end_step()  # said once
+        heard = client.push_async("item", np.arange(4), ones(4, 2))
+        with pytest.raises(TableFull):
+            heard.result()
+        client.end_step()

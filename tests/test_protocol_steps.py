@@ -1,0 +1,118 @@
+"""Who hears that a step is finished, and when."""
+
+import pytest
+
+from peers import NAMES, Peers, ids_of, shard_map
+from ps_proto.errors import NotOwner, UnfinishedPush, Unreachable
+from ps_proto.requests import Fence, Finish, Finished, LeaveJob, Pull, Push
+from ps_proto.values import SGD, Async, BoundedStaleness, Mode, Sync, TableSpec
+from ps_worker.protocol import COORDINATOR
+from scripted import silence
+
+
+@pytest.fixture
+def peers() -> Peers:
+    return Peers(Sync()).joined()
+
+
+def test_with_synchronous_tables_finished_goes_to_every_server_with_the_next_pull(peers: Peers) -> None:
+    peers.push(0)
+    peers.heard()
+    peers.run(peers.worker.end_step())
+    assert peers.worker.clock == 1
+    assert peers.heard() == []  # nothing before the next step asks
+    peers.pull(1)
+    heard = peers.heard()
+    assert [(peer, body.finished, len(body.tables)) for peer, body in heard] == [
+        ("server-1", Finished(0), 1),
+        ("server-0", Finished(0), 0),
+        ("server-2", Finished(0), 0),  # also who owns nothing of either
+    ]
+    assert {body.fence.clock for _, body in heard} == {1}
+    peers.pull(1)
+    assert [(peer, body.finished) for peer, body in peers.heard()] == [("server-1", None)]
+
+
+def test_finished_goes_with_the_first_request_even_if_it_reads_nothing(peers: Peers) -> None:
+    peers.run(peers.worker.end_step())
+    peers.pull()
+    assert [(peer, body.finished) for peer, body in peers.heard()] == [(name, Finished(0)) for name in NAMES]
+
+
+def test_finished_is_said_until_every_server_has_heard_it(peers: Peers) -> None:
+    peers.run(peers.worker.end_step())
+    peers.on(Pull, silence, peer="server-2")
+    with pytest.raises(Unreachable, match="server-2"):
+        peers.pull(0)
+    peers.heard()
+    peers.pull(0)
+    assert {body.finished for _, body in peers.heard()} == {Finished(0)}
+    peers.pull(0)
+    assert {body.finished for _, body in peers.heard()} == {None}
+
+
+def test_the_first_push_of_a_step_is_preceded_by_finished(peers: Peers) -> None:
+    peers.run(peers.worker.end_step())
+    peers.push(1)
+    assert [(peer, type(body)) for peer, body in peers.heard()] == [*[(name, Finish) for name in NAMES], ("server-1", Push)]
+
+
+def test_a_second_end_step_says_the_first(peers: Peers) -> None:
+    peers.run(peers.worker.end_step())
+    peers.run(peers.worker.end_step())
+    assert [(peer, body.finished) for peer, body in peers.heard()] == [(name, Finished(0)) for name in NAMES]
+    peers.run(peers.worker.flush())
+    assert [(peer, body.finished, body.wait_s) for peer, body in peers.heard()] == [(name, Finished(1), 10.0) for name in NAMES]
+
+
+def test_finished_is_not_said_before_all_of_the_steps_pushes_are_acknowledged(peers: Peers) -> None:
+    peers.on(Push, *[silence] * 4, peer="server-1")
+    with pytest.raises(Unreachable):
+        peers.push(0, 1)
+    with pytest.raises(UnfinishedPush):
+        peers.run(peers.worker.end_step())
+    assert peers.worker.clock == 0
+    peers.run(peers.worker.pull([("dense", ids_of(0))]))
+    assert not [body for _, body in peers.heard() if getattr(body, "finished", None) is not None]
+
+
+@pytest.mark.parametrize("mode", [Async(), BoundedStaleness(1)], ids=str)
+def test_without_synchronous_tables_end_step_says_it_at_once(mode: Mode) -> None:
+    peers = Peers(mode, tables=(TableSpec("sparse", 1, SGD(0.5)),)).joined()
+    peers.run(peers.worker.end_step())
+    assert [(peer, body.finished, body.wait_s) for peer, body in peers.heard()] == [(name, Finished(0), 0.0) for name in NAMES]
+    peers.pull(0, table="sparse")
+    assert [body.finished for _, body in peers.heard()] == [None]
+
+
+def test_finished_survives_not_owner(peers: Peers) -> None:
+    peers.run(peers.worker.end_step())
+    peers.map = shard_map(2)
+    peers.on(Pull, NotOwner("server-1", 2), peer="server-1")
+    peers.pull(0)
+    again = [body for _, body in peers.heard() if isinstance(body, Pull) and body.fence.map_version == 2]
+    assert [body.finished for body in again] == [Finished(0)] * 3
+
+
+def test_leaving_finishes_a_step_with_pushes_and_waits_and_then_tells_the_coordinator(peers: Peers) -> None:
+    peers.push(0)
+    peers.heard()
+    peers.run(peers.worker.leave())
+    heard = peers.heard()
+    assert [(peer, body) for peer, body in heard[:3]] == [
+        (name, Finish(Fence(1, 0, 4, 1, 0), Finished(0), leave=True, wait_s=10.0)) for name in NAMES
+    ]
+    assert heard[3:] == [(COORDINATOR, LeaveJob(0, 4))]
+
+
+def test_leaving_a_step_without_pushes_does_not_finish_it(peers: Peers) -> None:
+    peers.run(peers.worker.leave())
+    assert [(body.finished, body.leave) for peer, body in peers.heard() if peer != COORDINATOR] == [(None, True)] * 3
+    assert peers.worker.clock == 0
+
+
+def test_the_coordinator_is_not_told_of_a_leaving_that_some_server_did_not_hear(peers: Peers) -> None:
+    peers.on(Finish, *[silence] * 5, peer="server-1")
+    with pytest.raises(Unreachable):
+        peers.run(peers.worker.leave())
+    assert COORDINATOR not in [peer for peer, _ in peers.heard()]
