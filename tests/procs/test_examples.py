@@ -66,9 +66,9 @@ def test_dlrm_learns_and_says_how_it_went() -> None:
     assert "worker-1" not in job.stdout  # rank 0 speaks for all
 
 
-@pytest.mark.parametrize("mode", ["async", "bounded"])
-def test_dlrm_learns_in_the_other_modes(mode: str) -> None:
-    job = launched("train_dlrm.py", *ROWS, "--mode", mode, "--batch", "128")
+@pytest.mark.parametrize(("mode", "table_dtype"), [("async", "bfloat16"), ("bounded", "float32")])
+def test_dlrm_learns_in_the_other_modes(mode: str, table_dtype: str) -> None:
+    job = launched("train_dlrm.py", *ROWS, "--mode", mode, "--batch", "128", "--table-dtype", table_dtype)
     assert job.returncode == 0, job.stderr
     assert number(r"  AUC +(0\.\d+)", job.stdout) > 0.75, job.stdout
 
@@ -108,6 +108,27 @@ def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
     assert "Traceback" not in job.stderr
 
 
+# --- DLRM, its MLPs under DDP -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_hybrid_dlrm_learns_on_a_log_that_ranks_share_unequally(mode: str, tmp_path: Path) -> None:
+    rows = "14365"  # 12,929 of them to train on: 101 batches for either rank, and one more row for rank 0
+    job = launched("hybrid_ddp.py", "--rows", rows, "--batch", "128", "--mode", mode, "--save", str(tmp_path / "model"))
+    assert job.returncode == 0, job.stderr
+    assert f"DLRM, rows {mode}, dense by DDP over gloo, workers 2" in job.stdout
+    reached, best = re.findall(r"AUC (0\.\d+)", job.stdout)
+    assert 0.70 < float(reached) <= float(best), job.stdout
+    assert (tmp_path / "model" / "index.json").exists()
+
+
+def test_hybrid_dlrm_learns_alone() -> None:
+    job = alone("hybrid_ddp.py", "--rows", "12000", "--batch", "128", "--checksum")
+    assert job.returncode == 0, job.stderr
+    assert number(r"samples/s, ([\d,]+) rows held", job.stdout) > 1_000
+    assert re.search(r"  checksum +[0-9a-f]{64}\n", job.stdout)
+
+
 # --- the others -----------------------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +157,20 @@ def test_image_classifier_learns(run: Run) -> None:
     before, after = (float(share) for share in re.findall(r"accuracy ([\d.]+)%", job.stdout))
     assert before < 40.0, job.stdout  # to guess gives 25
     assert after > 60.0, job.stdout
+
+
+def test_a_backup_worker_buys_time_for_what_is_dropped() -> None:
+    job = alone("straggler.py", "--workers", "3", "--steps", "40", "--slow-ms", "150")
+    assert job.returncode == 0, job.stderr
+    rows = re.findall(r"^ps\.Sync\(.*\) +([\d.]+) ms +(\d+) +(\d+) +(0\.\d+)$", job.stdout, re.MULTILINE)
+    (waits_ms, waits_late, waits_dropped, waits_loss), (goes_ms, goes_late, goes_dropped, goes_loss) = [
+        [float(x) for x in row] for row in rows
+    ]
+    assert waits_ms > 150.0, job.stdout
+    assert goes_ms < waits_ms / 1.5, job.stdout
+    assert (waits_late, waits_dropped) == (0, 0)
+    assert 0 < goes_late <= goes_dropped, job.stdout
+    assert max(waits_loss, goes_loss) < 0.65, job.stdout  # to guess gives 0.69
 
 
 # --- real data ------------------------------------------------------------------------------------------------------------------
