@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands there."""
+"""What the README shows runs in the other ways that it names, too: as a job, and either side of its diff."""
 
 import re
 import subprocess
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pages import Page
 from procs.launched import launched
 
-README = Path(__file__).parents[2] / "README.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-HELLO = next(snippet for snippet in SNIPPETS if "ps.init" in snippet)
-(DIFF,) = re.findall(r"```diff\n(.*?)```", README.read_text(), re.DOTALL)
+BLOCKS = Page.read("README.md").blocks
+HELLO = next(block.text for block in BLOCKS if block.language == "python" and "ps.init" in block.text)
+(DIFF,) = [block.text for block in BLOCKS if block.language == "diff"]
 
 # What stands around the lines of the diff, on either side of it. The loss of one batch, before and after a step on it.
 FRAME = """
@@ -41,11 +41,6 @@ SIDES = {  # the diff's mark, and what only this side has: at the top, before it
 }
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda snippet: snippet.splitlines()[0])
-def test_python_runs(snippet: str, tmp_path: Path) -> None:
-    assert run(snippet, tmp_path)
-
-
 def run(code: str, folder: Path) -> str:
     """Return what the code prints as a script of its own."""
     script = folder / "snippet.py"
@@ -69,14 +64,3 @@ def test_either_side_of_the_diff_trains(side: str, tmp_path: Path) -> None:
     lines = [line[1:] for line in DIFF.splitlines() if line[0] in (" ", mark)]
     before, after = run(FRAME.format(head=head, lines="\n".join([begin, *lines]), tail=end), tmp_path).split()
     assert float(after) < float(before)
-
-
-def test_there_is_a_snippet() -> None:
-    assert SNIPPETS
-
-
-def test_every_file_it_names_exists() -> None:
-    names = re.findall(r"`([\w./*]+/[\w./*]*)`", README.read_text())
-    assert names
-    missing = [name for name in names if not (any(README.parent.glob(name)) if "*" in name else (README.parent / name).exists())]
-    assert missing == []
