@@ -235,6 +235,13 @@ def test_ftrl_goes_on_from_where_a_row_is_put() -> None:
     assert slab.records.tolist() == [[np.float32(100.0 - 4.0 / 6.0), 25.0, 0.0]]  # c = 1 + √25
 
 
+def test_ftrl_changes_nothing_at_a_learning_rate_of_zero() -> None:
+    setting = values.FTRL(lr=0.0)
+    slab = make_slab(setting, np.full((1, 1), 8.0, dtype=np.float32))
+    apply(setting, slab, [0], np.array([[3.0]], dtype=np.float32))
+    assert slab.records.tolist() == [[8.0, 0.0, 0.0]]
+
+
 def test_ftrl_keeps_small_weights_at_zero_and_remembers_what_pulled_at_them() -> None:
     setting = values.FTRL(lr=1.0, beta=1.0, l1=5.0)
     slab = make_slab(setting, np.zeros((1, 1), dtype=np.float32))

@@ -58,7 +58,9 @@ def test_without_plugins_nothing_is_imported() -> None:
     assert set(sys.modules) == before
 
 
-@pytest.mark.parametrize("text", ["1 / 0\n", "raise SystemExit(3)\n", "import no_such_module\n", "def\n", "import sys\nraise OSError('no')\n"])
+@pytest.mark.parametrize(
+    "text", ["1 / 0\n", "raise SystemExit(3)\n", "import no_such_module\n", "def\n", "import sys\nraise OSError('no')\n"]
+)
 def test_one_that_fails_is_named_with_the_cause_and_the_line(folder: Path, text: str) -> None:
     (folder / "plugin_wrong.py").write_text(text)
     with pytest.raises(PluginFailed) as caught:

@@ -7,7 +7,7 @@ from conversation import Conversation, ids, rows
 from ps_proto.requests import Fence, Pull, Pulled, Push
 from ps_proto.values import SGD, Async, BoundedStaleness, DelayCompensated, Optimizer, StalenessScaled, Sync, TableSpec
 from ps_server.shard.counters import Counters
-from ps_server.shard.read_rows import ReadRows
+from ps_server.shard.read_rows import READS_MAX, ReadRows
 from ps_server.shard.table import Table
 
 COMPENSATED = TableSpec("user", 1, DelayCompensated(SGD(lr=1.0), compensation=0.5))
@@ -203,3 +203,18 @@ def test_a_push_of_no_rows_is_no_update() -> None:
     talk.get(Push(talk.fence(1, 0), 1, (rows("user", {}),)))
     talk.push(0, 0, {7: 1.0})
     assert talk.read(7) == [-8.0]
+
+
+def test_a_rank_that_never_ends_its_step_keeps_no_more_than_the_last_answers() -> None:
+    reads, table = ReadRows(Counters()), Table(COMPENSATED)
+    fence = Fence(1, rank=0, incarnation=1)
+    for value in range(READS_MAX + 3):
+        reads.keep(table, fence, np.array([value], np.uint64), np.full((1, 1), value, np.float32))
+    size = reads.nbytes
+    origin = reads.origin(table, fence, 1, np.array([0, 2, 3, READS_MAX + 2], np.uint64))
+    assert origin.places is not None
+    assert origin.read is not None
+    assert (origin.places >= 0).tolist() == [False, False, True, True]
+    assert [float(origin.read[place, 0]) for place in origin.places[2:]] == [3.0, READS_MAX + 2.0]
+    reads.keep(table, fence, np.array([7], np.uint64), np.full((1, 1), 7, np.float32))
+    assert reads.nbytes == size

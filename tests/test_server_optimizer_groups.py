@@ -144,7 +144,7 @@ def test_a_number_that_would_change_what_lies_beside_a_row_is_refused_at_the_ste
     optimizer = ServerOptimizer(model, sparse=ps.SGD(1.0, momentum=0.5), client=client)
     optimizer.param_groups[0]["momentum"] = 0.0
     model(IDS).sum().backward()
-    with pytest.raises(ps.TableMismatch, match=r"exists with optimizer sgd with momentum, but optimizer sgd was asked for"):
+    with pytest.raises(ps.InvalidRequest, match=r"is those of sgd, but must be those of sgd with momentum: what lies beside a row stays"):
         optimizer.step()
     optimizer.param_groups[0]["momentum"] = 0.75
     optimizer.step()

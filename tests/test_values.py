@@ -127,7 +127,7 @@ BAD: list[tuple[type[Setting], dict[str, Any], str, list[Any]]] = [
     *[(kind, {}, name, NEGATIVE) for kind in (Adam, AdamW) for name in ("lr", "eps", "weight_decay")],
     *[(kind, {}, "amsgrad", [1, None]) for kind in (Adam, AdamW)],
     *[(kind, {}, "betas", [0.9, (0.9,), (0.9, 0.9, 0.9), (0.9, 1.0), (-0.1, 0.5), None]) for kind in (Adam, AdamW, Lion)],
-    (FTRL, {}, "lr", [0.0, *NEGATIVE]),
+    (FTRL, {}, "lr", NEGATIVE),
     *[(FTRL, {}, name, NEGATIVE) for name in ("beta", "l1", "l2")],
     *[(Lion, {}, name, NEGATIVE) for name in ("lr", "weight_decay")],
     (ClippedByValue, {"optimizer": SGD()}, "clip_value", NEGATIVE),

@@ -14,6 +14,7 @@ from sharding.arrays import read_only
 from sharding.partition import deduplicate
 
 READ_BYTES_MAX = 64 << 20  # of one rank: a step's rows of one server, and those that it prefetches
+READS_MAX = 32  # of one rank, table and step: a push may have to look through all of them
 _ENTRY_BYTES = 512  # what an entry takes beside its arrays
 
 
@@ -21,8 +22,6 @@ _ENTRY_BYTES = 512  # what an entry takes beside its arrays
 class Read:
     """The answer to one pull of one table. `updates`: how many pushes the table had taken by then."""
 
-    table: str
-    clock: int
     updates: int
     ids: Ids
     rows: Rows
@@ -36,14 +35,15 @@ class Read:
 class ReadRows:
     """The last answers to each rank's pulls, the arrays themselves, by the clock of the step that they are for.
 
-    A rank's answers are kept until it has finished their step, and at most `bytes_max` of them: the oldest go first. Of an id that a rank
-    pulled twice for a step the later answer counts. For other tables nothing is kept and nothing is done.
+    A rank's answers are kept until it has finished their step; the oldest go first where there are more than `bytes_max` bytes of them, or
+    than READS_MAX of one table for one step. Of an id that a rank pulled twice for a step the later answer counts. For other tables nothing
+    is kept and nothing is done.
     """
 
     def __init__(self, counters: Counters, bytes_max: int = READ_BYTES_MAX) -> None:
         self._counters = counters
         self._bytes_max = bytes_max
-        self._reads: dict[int, deque[Read]] = {}  # rank -> the oldest first
+        self._reads: dict[int, dict[tuple[str, int], deque[Read]]] = {}  # rank -> (table, clock) -> the oldest first
         self._nbytes: dict[int, int] = {}
         self._updates: dict[str, int] = {}  # table -> pushes applied so far
 
@@ -59,12 +59,21 @@ class ReadRows:
         if not table.optimizer.wants_read_rows:
             ids, rows = ids[:0].copy(), rows[:0].copy()
         name = table.spec.name
-        read = Read(name, fence.clock, self._updates.get(name, 0), read_only(ids), read_only(rows))
-        reads = self._reads.setdefault(fence.rank, deque())
-        reads.append(read)
-        self._nbytes[fence.rank] = self._nbytes.get(fence.rank, 0) + read.nbytes
-        while self._nbytes[fence.rank] > self._bytes_max:
+        reads = self._reads.setdefault(fence.rank, {}).setdefault((name, fence.clock), deque())
+        reads.append(Read(self._updates.get(name, 0), read_only(ids), read_only(rows)))
+        self._nbytes[fence.rank] = self._nbytes.get(fence.rank, 0) + reads[-1].nbytes
+        if len(reads) > READS_MAX:
             self._nbytes[fence.rank] -= reads.popleft().nbytes
+        self._shrink(fence.rank)
+
+    def _shrink(self, rank: int) -> None:
+        """Drop a rank's oldest answers until they are within their bytes."""
+        by_step = self._reads[rank]
+        while self._nbytes[rank] > self._bytes_max:
+            key = next(iter(by_step))
+            self._nbytes[rank] -= by_step[key].popleft().nbytes
+            if not by_step[key]:
+                del by_step[key]
 
     def origin(self, table: Table, fence: Fence, seq: int, ids: Ids) -> Origin:
         """Return where a push that is about to be applied comes from, and count it; its gradients are of `ids` uint64[n]."""
@@ -72,7 +81,7 @@ class ReadRows:
         if not table.optimizer.wants_staleness and not table.optimizer.wants_read_rows:
             return Origin(step, rank)
         name = table.spec.name
-        reads = [read for read in reversed(self._reads.get(rank, ())) if read.table == name and read.clock == fence.clock]
+        reads = list(reversed(self._reads.get(rank, {}).get((name, fence.clock), ())))
         updates = self._updates.get(name, 0)
         self._updates[name] = updates + (ids.size > 0)
         staleness = updates - reads[0].updates if reads else 0
@@ -85,11 +94,12 @@ class ReadRows:
 
     def forget(self, rank: int, through: int | None = None) -> None:
         """Drop what the rank read for steps up to `through`, or all."""
-        kept = deque([read for read in self._reads.pop(rank, ()) if through is not None and read.clock > through])
+        by_step = self._reads.pop(rank, {})
+        kept = {key: reads for key, reads in by_step.items() if through is not None and key[1] > through}
         self._nbytes.pop(rank, None)
         if kept:
             self._reads[rank] = kept
-            self._nbytes[rank] = sum([read.nbytes for read in kept])
+            self._nbytes[rank] = sum([read.nbytes for reads in kept.values() for read in reads])
 
     def clear(self) -> None:
         """Drop everything: the job is over."""

@@ -87,9 +87,11 @@ class Float32Rows(StoredRows):
         self.fill(self.slab.records, slots, ids)
 
     def set(self, slots: Slots, given: Records) -> None:
-        scatter(self.slab.records, slots, given)
         if self._limit is not None:
-            self._limit.apply_to_given(self.slab.records, slots)
+            limited = given.copy()
+            self._limit.apply_to_given(limited, np.arange(slots.size, dtype=np.int32))
+            given = read_only(limited)
+        scatter(self.slab.records, slots, given)
 
     def update(self, slots: Slots, ids: Ids, gradients: Rows, parameters: dict[str, float], origin: Origin) -> None:
         if self._limit is None:

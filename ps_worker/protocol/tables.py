@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ps_proto.errors import TableMismatch, UnknownTable
+from ps_proto.errors import InvalidRequest, TableMismatch, UnknownTable
 from ps_proto.requests import CreateTable, GetCluster, Hyperparameters
 from ps_proto.values import Optimizer, TableSpec
 from ps_worker.asking import Operation
@@ -31,9 +31,12 @@ class Tables:
     def set_optimizer(self, table: str, optimizer: Optimizer) -> None:
         """Use these hyperparameters from this step on; the table must be known and the kind its own."""
         self._view.check_ranked("set an optimizer")
-        have = self._view.tables[table].optimizer.layout
-        if optimizer.layout != have:
-            raise TableMismatch(table, "optimizer", have, optimizer.layout)
+        have = self._view.tables[table].optimizer
+        if optimizer.label != have.label:
+            raise TableMismatch(table, "optimizer", have.label, optimizer.label)
+        if optimizer.layout != have.layout:
+            want = f"those of {have.layout}: what lies beside a row stays as the table was made"
+            raise InvalidRequest(f"hyperparameters of table {table!r}", f"those of {optimizer.layout}", want)
         self._parameters[table] = optimizer.parameters()
 
     def know(self, tables: Sequence[str]) -> Operation[None]:

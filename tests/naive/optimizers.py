@@ -57,7 +57,9 @@ def step(
             case "decoupled_weight_decay":
                 w = w * f32(1 - parameters["lr"] * parameters["decoupled_weight_decay"])
             case "delay_compensated":
-                g = g if w_read is None else g + f32(parameters["compensation"]) * g * (w - w_read) * g
+                if w_read is not None:
+                    moved: Row = w - w_read
+                    g = g + f32(parameters["compensation"]) * g * moved * g
             case "staleness_scaled":
                 parameters = parameters | {"lr": parameters["lr"] / max(1, staleness)}
             case _:
@@ -146,6 +148,8 @@ def _adamw(w: Row, state: State, g: Row, parameters: Parameters) -> tuple[Row, S
 
 
 def _ftrl(w: Row, state: State, g: Row, parameters: Parameters) -> tuple[Row, State]:
+    if parameters["lr"] == 0:
+        return w, state
     beta, l1, l2 = (f32(parameters[name]) for name in ("beta", "l1", "l2"))
     n = state["n"] + g * g
     after, z = w.copy(), state["z"].copy()

@@ -187,7 +187,6 @@ class FTRL(Optimizer):
 
     def __post_init__(self) -> None:
         check_rate(self)
-        check(self.lr > 0, "FTRL.lr", self.lr, "more than 0: it divides")
         for name in ("beta", "l1", "l2"):
             check_at_least(f"FTRL.{name}", getattr(self, name), 0)
 

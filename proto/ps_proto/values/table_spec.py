@@ -10,6 +10,7 @@ from ps_proto.values.setting import check, check_at_least, whole
 
 MAX_DIM = 65_536  # a row of 256 KiB: far below any message limit, and requests are cut between rows
 MAX_WIDTH = 4 * MAX_DIM + 64  # of a record: the row and its state columns, of which there are at most three and some counts
+MAX_NORM_MIN = 1e-30  # below, what scales a row has too few bits in a float32
 DTYPES = ("float32", "bfloat16")
 
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
@@ -47,6 +48,8 @@ class TableSpec:
         check(self.dtype in DTYPES, "TableSpec.dtype", self.dtype, f"one of {DTYPES}")
         if self.max_norm is not None:
             check_at_least("TableSpec.max_norm", self.max_norm, 0)
+            is_normal = self.max_norm == 0 or self.max_norm >= MAX_NORM_MIN
+            check(is_normal, "TableSpec.max_norm", self.max_norm, f"0, or from {MAX_NORM_MIN:g} on")
         if isinstance(self.initializer, Assigned):
             self._check_dense()
 

@@ -25,7 +25,7 @@ class FTRL(RowOptimizer):
 
     The steps are the paper's where rows start at 0 and hyperparameters stay. Unlike there a row starts where its initializer puts it; what
     a user assigns counts, also after gradients; a new lr or l2 changes the steps to come but moves no row by itself; and a number whose
-    gradient is 0 stays as it is.
+    gradient is 0 stays as it is. With lr = 0, where a scheduler may begin or end, nothing changes.
     """
 
     kind = "ftrl"
@@ -35,7 +35,8 @@ class FTRL(RowOptimizer):
         return StateColumn("sum_of_squares", dim), StateColumn("z", dim)
 
     def apply(self, slab: Slab, slots: Slots, gradients: Rows, parameters: dict[str, float], origin: Origin) -> None:
-        _apply(slab.records, slots, gradients, parameters["lr"], parameters["beta"], parameters["l1"], parameters["l2"])
+        if parameters["lr"] > 0:
+            _apply(slab.records, slots, gradients, parameters["lr"], parameters["beta"], parameters["l1"], parameters["l2"])
 
 
 @kernel
