@@ -44,6 +44,13 @@ class Handle(Generic[T]):
         if not self._is_heard and not self._future.cancelled():
             self.result()
 
+    @property
+    def may_be_unheard(self) -> bool:
+        """Whether it has, or may come to, an error for `raise_unheard`."""
+        if self._is_heard or self._future.cancelled():
+            return False
+        return not self._future.done() or self._future.exception() is not None
+
     def done(self) -> bool:
         """Return whether it has ended."""
         return self._future.done()
@@ -132,7 +139,8 @@ class Lane:
         """Queue it; the result of the handle, a new one unless given, is `then(its result)`."""
         handle = handle or Handle(Future())
         self._last = self._thread.submit(handle.run, lambda: then(self._driver.run(operation)))
-        self._handles.append(handle)
+        # What has ended well is let go of: a pull's handle has its rows, and nobody may ever ask this lane for what is unheard.
+        self._handles = [*[one for one in self._handles if one.may_be_unheard], handle]
         return handle
 
     def wait(self) -> None:

@@ -26,14 +26,14 @@ class LaterPulls:
         self._pulls: list[LaterPull] = []
 
     def add(self, pull: LaterPull) -> None:
-        """Begin it at once where it may, else keep it."""
+        """Begin it at once where it may, else keep it; what was cancelled is forgotten."""
         if self._may_begin(pull.tables, pull.turn):
             pull.start()
-        else:
-            self._pulls.append(pull)
+        else:  # a loop that looks on, without steps, asks ahead and cancels at each batch
+            self._pulls = [*[kept for kept in self._pulls if not kept.handle.is_cancelled], pull]
 
     def start_those_that_may(self) -> None:
-        """Begin what a new step lets begin; what was cancelled is forgotten."""
+        """Begin what a new step lets begin."""
         pulls, self._pulls = self._pulls, []
         for pull in pulls:
             if not pull.handle.is_cancelled:

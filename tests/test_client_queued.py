@@ -1,6 +1,7 @@
 """What is queued runs beside the training, in its order."""
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,18 @@ def test_the_error_of_a_queued_push_that_nobody_asked_about_is_raised_at_the_end
         with pytest.raises(TableFull):
             heard.result()
         client.end_step()
+
+
+def test_pulls_that_are_asked_ahead_and_let_go_of_are_not_gathered() -> None:
+    """An evaluation within ps.prefetch asks for the next step's rows at each batch, and no step comes."""
+    _, client = alone(Sync())
+    with client:
+        made = []
+        for _ in range(5):
+            handle = client.pull_async("item", [1], clock=client.clock + 1)
+            made.append(weakref.ref(handle))
+            handle.cancel()
+        del handle
+        assert [one() is None for one in made] == [True] * 4 + [False]
+        client.end_step()
+        assert made[-1]() is None

@@ -168,6 +168,26 @@ def test_other_batch_sizes_are_compiled_once_more_at_most() -> None:
         optimizer.zero_grad()
 
 
+def test_a_whole_step_may_be_compiled() -> None:
+    """What talks to servers runs as it is, whoever calls it: forward, clip, step and zero_grad."""
+
+    def step(model: nn.Module, optimizer: ServerOptimizer, number: int) -> Tensor:
+        loss: Tensor = model(*batch(number)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        ps.clip_grad_norm_(model, 1e6)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    with one_worker() as (_, client):
+        model = Net()
+        optimizer = optimizer_of(model, client)
+        compiled_step = torch.compile(step, backend="eager")
+        losses = [compiled_step(model, optimizer, number).item() for number in range(STEPS)]
+        assert client.clock == STEPS
+    np.testing.assert_allclose(losses, uncompiled()[0], rtol=1e-5)
+
+
 def test_prefetched_rows_are_used_by_a_compiled_model() -> None:
     with one_worker() as (_, client):
         model = Net()

@@ -1,7 +1,9 @@
 """The driver and its lanes, over a transport that the test holds in its hand."""
 
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -121,6 +123,27 @@ def test_an_exception_in_one_operation_does_not_stop_the_lane(driver: Driver) ->
         with pytest.raises(error):  # and again
             handle.result()
     assert lane.run(exchange("b")) == ["peer-0: b"]
+    lane.close()
+
+
+def test_a_lane_keeps_only_handles_that_may_have_an_error_nobody_heard(driver: Driver) -> None:
+    """A pull's handle has its rows: a loop that reads ahead must not gather them."""
+    lane, gate = Lane(driver, "test"), threading.Event()
+    asked, unasked = lane.submit(exchange("a")), lane.submit(exchange("b"))
+    cancelled: Handle[None] = Handle(Future())
+    cancelled.cancel()
+    lane.submit(exchange("c"), handle=cancelled)
+    failed = lane.submit(exchange(KeyError("unheard")))
+    asked.result()
+    lane.wait()
+    waiting = lane.submit(exchange(gate))
+    made = [weakref.ref(handle) for handle in (asked, unasked, cancelled, failed, waiting)]
+    del asked, unasked, cancelled, failed, waiting
+    found = [handle() is None for handle in made]
+    gate.set()
+    assert found == [True, True, True, False, False]
+    with pytest.raises(KeyError, match="unheard"):
+        lane.raise_unheard()
     lane.close()
 
 

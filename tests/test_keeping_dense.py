@@ -125,3 +125,17 @@ def test_a_wrapped_model_is_saved_loaded_and_served_as_the_one_within(tmp_path: 
         optimizer_of(model, client)
         ps.load(model, tmp_path / "model")
         assert digest(client, model) == saved
+
+
+def test_what_is_served_takes_a_state(tmp_path: Path) -> None:
+    """It is plain torch: it can be saved as torch saves, and nothing of ours comes back with it."""
+    with one_worker() as (_, client):
+        model = model_of(seed=1)
+        train(model, optimizer_of(model, client), range(2))
+        served, other = ps.to_torch(model), ps.to_torch(model)
+    torch.save(served.state_dict(), tmp_path / "served.pt")
+    state = torch.load(tmp_path / "served.pt")
+    state["out.bias"] += 1.0
+    other.load_state_dict(state)
+    assert torch.equal(other.state_dict()["out.bias"], state["out.bias"])
+    assert not [module for module in served.modules() if module._load_state_dict_post_hooks]

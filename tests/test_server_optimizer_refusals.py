@@ -120,3 +120,25 @@ def test_loading_a_state_after_the_optimizer_was_made_is_refused(client: ps.Clie
     for load in loads:
         with pytest.raises(ps.InvalidRequest, match=r"called before it, or ps.load"):
             load()
+
+
+def test_a_deep_copy_that_nobody_trains_takes_a_state(client: ps.Client) -> None:
+    """As torch's AveragedModel does, when its training is resumed."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    trained(client, model)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    state = {name: value + 1 for name, value in average.state_dict().items()}
+    average.load_state_dict(state)
+    assert torch.equal(average.get_parameter("module.1.bias"), state["module.1.bias"])
+    with pytest.raises(ps.InvalidRequest, match=r"called before it, or ps.load"):
+        model.load_state_dict(model.state_dict())
+
+
+def test_two_optimizers_of_one_loss_are_refused_with_what_to_do(client: ps.Client) -> None:
+    one, other = nn.Linear(1, 1), nn.Linear(1, 1)
+    first = trained(client, one)
+    second = ServerOptimizer(other, dense=ps.SGD(1.0), dense_name="other", client=client)
+    (one(torch.ones(1, 1)) + other(torch.ones(1, 1))).sum().backward()
+    first.step()
+    with pytest.raises(ps.InvalidRequest, match=r"models that share a loss need one ServerOptimizer together"):
+        second.step()

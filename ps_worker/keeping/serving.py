@@ -36,6 +36,7 @@ def to_torch(model: nn.Module) -> nn.Module:
     for module in served.modules():
         _drop_hooks(module._forward_pre_hooks)
         _drop_hooks(module._state_dict_pre_hooks)
+        _drop_hooks(module._load_state_dict_post_hooks)
     return served
 
 

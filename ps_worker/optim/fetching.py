@@ -47,7 +47,7 @@ class FetchFirst:
                 self._handles += [
                     module.register_forward_pre_hook(self if is_outer else _OfPart(self)),
                     module.register_state_dict_pre_hook(self),  # type: ignore[no-untyped-call]
-                    module.register_load_state_dict_post_hook(_refuse_load),  # type: ignore[no-untyped-call]
+                    module.register_load_state_dict_post_hook(_RefuseLoad(self)),  # type: ignore[no-untyped-call]
                 ]
 
     def remove(self) -> None:
@@ -69,9 +69,22 @@ class _OfPart:
             self.whole()
 
 
+class _RefuseLoad:
+    """The hook behind load_state_dict: the next fetch would bring the servers' values back, without a word. A deep copy may be loaded."""
+
+    def __init__(self, whole: FetchFirst) -> None:
+        self.whole = whole
+
+    def __call__(self, *_: Any) -> None:
+        if self.whole.client is not None:
+            raise InvalidRequest(
+                "load_state_dict", "called after the ServerOptimizer was made", "called before it, or ps.load(model, path) used"
+            )
+
+
 def is_fetching(hook: object) -> bool:
     """Return whether a hook is one of these."""
-    return isinstance(hook, FetchFirst | _OfPart)
+    return isinstance(hook, FetchFirst | _OfPart | _RefuseLoad)
 
 
 def fetching_hooks(model: nn.Module) -> list[FetchFirst]:
@@ -89,8 +102,3 @@ def check_whole(model: nn.Module, hooks: Sequence[FetchFirst]) -> None:
             raise InvalidRequest(
                 "model", f"a part of what is trained in table {blocks.name!r}", "the whole that its ServerOptimizer was given"
             )
-
-
-def _refuse_load(module: nn.Module, _: Any) -> None:
-    """The next fetch would bring the servers' values back, without a word."""
-    raise InvalidRequest("load_state_dict", "called after the ServerOptimizer was made", "called before it, or ps.load(model, path) used")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ps_proto.errors import InvalidRequest, PushPartlyTaken
 from ps_proto.values import Adagrad, Adam, Mode
 from ps_worker.client import Client
+from ps_worker.nn.compiling import not_compiled
 from ps_worker.nn.naming import named_parameters
 from ps_worker.nn.reading import RowModule
 from ps_worker.nn.table import RowTable
@@ -141,6 +142,7 @@ class ServerOptimizer(torch.optim.Optimizer):
             raise
         return loss
 
+    @not_compiled
     def _step(self) -> None:
         if self._pushed_at is not None:
             self.client.retry_push()
@@ -168,7 +170,8 @@ class ServerOptimizer(torch.optim.Optimizer):
                 got = f"of the weights of step {blocks.turn}, in step {self.client.turn}"
                 want = (
                     "of this step's: call the model or its parts, not .forward() or their parameters, zero_grad() after each step(), and "
-                    "torch.compile for a part before the optimizer is made"
+                    "torch.compile for a part before the optimizer is made; models that share a loss need one ServerOptimizer together, as "
+                    "of an nn.ModuleDict, since each step() ends the step"
                 )
                 raise InvalidRequest("dense gradients", got, want)
 
