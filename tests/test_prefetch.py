@@ -148,6 +148,19 @@ def test_synchronous_training_ends_with_the_same_bits(
     assert trained(how, depth) == trained(how, None)
 
 
+@pytest.mark.parametrize("depth", [1, 3, 6])
+def test_batches_that_make_a_step_together_are_asked_for_once(depth: int) -> None:
+    cluster = InProcess(1)
+    with cluster.connect(0, 1, Sync()) as client:
+        model = Model()
+        optimizer = optimizer_of(model, client)
+        start, begin = client.clock, len(pulls(cluster))
+        accumulating(model, optimizer, ps.prefetch(batches(16), ids_for(model), depth=depth, batches_per_step=4))
+        asked = [(pull.fence.clock - start, len(pull.tables)) for _, pull in pulls(cluster)[begin:]]
+    tables = [2] * 4 + [3, 2, 2, 2] * 3  # the dense blocks with a step's first batch; those of the first step are there already
+    assert asked == list(zip([number // 4 for number in range(16)], tables, strict=True))
+
+
 def test_the_checksum_tells_two_runs_apart() -> None:
     assert trained(plainly, None) != trained(skipping, None)
 
@@ -568,7 +581,13 @@ def test_without_ids_it_only_moves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "match"), [({"depth": 0}, "depth is 0"), ({"depth": True}, "depth is True"), ({"uneven": "wait"}, "uneven is 'wait'")]
+    ("options", "match"),
+    [
+        ({"depth": 0}, "depth is 0"),
+        ({"depth": True}, "depth is True"),
+        ({"batches_per_step": 0}, "batches_per_step is 0"),
+        ({"uneven": "wait"}, "uneven is 'wait'"),
+    ],
 )
 def test_arguments_that_cannot_be_are_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidRequest, match=match):

@@ -211,8 +211,9 @@ class ServerOptimizer(torch.optim.Optimizer):
     def _tell_hyperparameters(self) -> None:
         for group in self.param_groups:
             have = self._settings[group["table"]]
-            want = have.with_hyperparameters({name: _plain(group[name]) for name in have.hyperparameters()})
-            if want != have:
+            numbers = {name: _plain(group[name]) for name in have.hyperparameters()}
+            if numbers != have.hyperparameters():
+                want = have.with_hyperparameters(numbers)
                 self.client.set_optimizer(group["table"], want)
                 self._settings[group["table"]] = want
 

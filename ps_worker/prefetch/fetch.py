@@ -87,9 +87,13 @@ def _cut(rows: Rows, begin: int, end: int) -> Rows:
 
 
 class Fetch:
-    """The rows that a batch needs, asked for when this is made: for the step of `turn`, and again where `aim` finds that it is another."""
+    """The rows that a batch needs, asked for when this is made: for the step of `turn`, and again where `aim` finds that it is another.
 
-    def __init__(self, planned: Sequence[Planned], client: Client, turn: int) -> None:
+    `with_dense`: not where a batch before this one, of the same step, brings the dense parameters.
+    """
+
+    def __init__(self, planned: Sequence[Planned], client: Client, turn: int, with_dense: bool = True) -> None:
+        self.turn = turn
         self._client = client
         self._planned = planned
         self._places: list[dict[str, tuple[int, int]]] = []
@@ -106,7 +110,7 @@ class Fetch:
             self._places.append(places)
         wanted = {table: parts[0] if len(parts) == 1 else np.concatenate(parts) for table, parts in ids.items()}
         known: dict[DenseBlocks, None] = dict.fromkeys([dense for item in planned for dense in item.module.optimizer_dense])
-        self._dense = [dense for dense in known if dense.turn != turn]
+        self._dense = [dense for dense in known if with_dense and dense.turn != turn]
         wanted.update({dense.name: dense.ids for dense in self._dense})
         self._asks = self._ask(wanted, turn)
 
@@ -121,21 +125,25 @@ class Fetch:
 
         Rows for a later step that are on their way already may stay: they see all that this step must see, and more.
         """
+        self.turn = turn
+        there = {dense.name for dense in self._dense if dense.turn == turn}
         asks: list[_Ask] = []
         for ask in self._asks:
             if ask.turn == turn or (ask.turn > turn and self._client.can_pull_ahead([*ask.wanted], ask.turn)):
                 asks.append(ask)
             else:
                 ask.handle.cancel()
-                asks += self._ask(dict(ask.wanted), turn)
+                asks += self._ask({table: ids for table, ids in ask.wanted.items() if table not in there}, turn)
         self._asks = asks
 
     def expect(self) -> None:
         """Let the modules and the dense parameters use the rows in the step at work."""
         for item, places in zip(self._planned, self._places, strict=True):
             item.module.expect(Ahead(item.inputs, item.plan, _Share(self._asks, places), item.versions))
+        asked = {table for ask in self._asks for table in ask.wanted}
         for dense in self._dense:
-            dense.expect(self._client.turn, _Share(self._asks, {dense.name: (0, dense.ids.size)}))
+            if dense.name in asked:
+                dense.expect(self._client.turn, _Share(self._asks, {dense.name: (0, dense.ids.size)}))
 
     def forget(self) -> None:
         """Let go of the rows: what is not used yet will not be."""

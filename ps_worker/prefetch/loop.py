@@ -3,8 +3,9 @@
     for batch in ps.prefetch(loader, ids=...):     # here: read batch t + depth, plan it, ask for its rows
         ... model(batch) ... optimizer.step()      # its rows were asked for `depth` batches ago
 
-A pull carries the clock of the step that will use its rows. Each batch is taken to be one step, so the batch after this one is for the
-next clock; at every batch that is checked against the client's clock, and what was asked for another step is asked for again:
+A pull carries the clock of the step that will use its rows. Each batch is taken to be one step, or the `batches_per_step`th part of one, so
+the batch after this one is for the next clock; at every batch that is checked against the client's clock, and what was asked for another
+step is asked for again:
 
     a batch without step()              the rows that wait for a clock that did not come are asked for the one at work
     several steps in a batch            the rows of a step gone by are asked for anew
@@ -40,6 +41,7 @@ def prefetch(
     *,
     device: torch.device | str | int | None = None,
     depth: int = 1,
+    batches_per_step: int = 1,
     uneven: Literal["leave", "stop"] = "leave",
     client: Client | None = None,
 ) -> "Prefetch[B]":
@@ -50,6 +52,7 @@ def prefetch(
 
     ids      batch -> {module of ps.nn: what its forward will get}: a tensor, a dict, or a tuple of arguments. All tables of the modules and
              the dense parameters of their optimizer travel in one pull. It is called again on the moved batch, where there is a `device`.
+    batches_per_step   after how many batches the loop calls step(), where it accumulates gradients over several.
     uneven   what happens where ranks have unequally many batches. "leave": a rank's loop ends with its data; once it closes, the others go
              on without it. "stop": all ranks end after as many batches as the shortest has; every rank must then run the loop, and
              end it early, if at all, at the same batch.
@@ -60,9 +63,11 @@ def prefetch(
     """
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InvalidRequest("depth", repr(depth), "a whole number from 1: how many batches to read ahead")
+    if isinstance(batches_per_step, bool) or not isinstance(batches_per_step, int) or batches_per_step < 1:
+        raise InvalidRequest("batches_per_step", repr(batches_per_step), "a whole number from 1: how many batches make a step")
     if uneven not in ("leave", "stop"):
         raise InvalidRequest("uneven", repr(uneven), "'leave' or 'stop'")
-    return Prefetch(loader, ids, None if device is None else torch.device(device), depth, uneven == "stop", client)
+    return Prefetch(loader, ids, None if device is None else torch.device(device), depth, batches_per_step, uneven == "stop", client)
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Prefetch(Generic[B]):
     ids: IdsOf[B] | None
     device: torch.device | None
     depth: int
+    batches_per_step: int
     stops_with_shortest: bool
     client: Client | None
 
@@ -152,8 +158,10 @@ class _Pass(Generic[B]):
     def _turn(self, position: int) -> int:
         """Return the client's turn in which the batch at this position of the queue is used."""
         assert self._client is not None
-        comes = torch.is_grad_enabled() and self._client.rank is not None
-        return self._client.turn + (position if comes else 0)
+        if not torch.is_grad_enabled() or self._client.rank is None:  # no step comes
+            return self._client.turn
+        each = self._settings.batches_per_step
+        return self._client.turn + (self._taken + position) // each - self._taken // each
 
     def _read_ahead(self, limit: int | None) -> None:
         while not self._is_read_out and len(self._queue) <= self._settings.depth:
@@ -189,7 +197,9 @@ class _Pass(Generic[B]):
             return _Read(there)
         if self._client is None:
             self._client = client_of([item.module for item in planned])
-        return _Read(there, Fetch(planned, self._client, self._turn(len(self._queue))))
+        turn = self._turn(len(self._queue))
+        is_first = not any([isinstance(item, _Read) and item.rows is not None and item.rows.turn == turn for item in self._queue])
+        return _Read(there, Fetch(planned, self._client, turn, with_dense=is_first))
 
 
 def _checked(given: Mapping[RowModule, Any]) -> Mapping[RowModule, Any]:
