@@ -75,7 +75,7 @@ REQUESTS: tuple[object, ...] = (
     CloseExport(FENCE, 17),
     GetStats(FENCE),
     InstallMap(SHARD_MAP),
-    InstallTable(5, SPECS[0]),
+    InstallTable(5, SPECS[0], 3),
     StartJob(5, 6, 8, BoundedStaleness(2), 12),
     FenceRank(5, 1, 4),
     ResolveRank(5, 1, 4, FINISHED, 7, True),

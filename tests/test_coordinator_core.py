@@ -8,6 +8,7 @@ import pytest
 
 from ps_proto.errors import (
     BarrierTimeout,
+    InternalError,
     InvalidRequest,
     JobMismatch,
     ParameterServerError,
@@ -49,6 +50,7 @@ from ps_server.events import Answered, Asked, Dropped, Event, Refuse, Reply, Tel
 
 SYNC = Sync()
 SPEC = TableSpec("user", 4, Adagrad(0.1))
+CANNOT_RUN = InvalidRequest("optimizer", "'half'", "one that this server can run")
 REFUSED = Unreachable("server-1", "host-1", 0.0, "connection refused")
 UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  # what one who asked with wait_s=5 is told
 
@@ -333,7 +335,7 @@ def test_a_table_is_created_once_every_server_has_it(driver: Driver) -> None:
     driver.answer(second)
     assert driver.outcomes[request] == TableCreated(SPEC)
     assert driver.get(GetCluster()).tables == (SPEC,)
-    assert driver.bodies(InstallTable) == [("server-0", InstallTable(1, SPEC)), ("server-1", InstallTable(1, SPEC))]
+    assert driver.bodies(InstallTable) == [("server-0", InstallTable(1, SPEC, 1)), ("server-1", InstallTable(1, SPEC, 1))]
 
 
 def test_the_same_table_again_is_fine_and_keeps_the_first_hyperparameters(driver: Driver) -> None:
@@ -454,6 +456,41 @@ def test_an_order_that_a_server_refuses_is_not_repeated(driver: Driver) -> None:
     request = driver.ask(CreateTable(SPEC))
     driver.answer(driver.told[1], StaleOrder("server-1", 7, 1))
     assert isinstance(driver.outcomes[request], StaleOrder)
+
+
+@pytest.mark.parametrize("refusal", [CANNOT_RUN, InternalError("server-1", "ab", "a bug")])
+def test_a_table_that_a_server_refuses_leaves_its_name_free(driver: Driver, refusal: ParameterServerError) -> None:
+    other = TableSpec("user", 8)
+    first, sharing, waiting = driver.ask(CreateTable(SPEC)), driver.ask(CreateTable(SPEC)), driver.ask(CreateTable(other))
+    late, refusing = driver.told
+    driver.answer(refusing, refusal)
+    assert driver.outcomes[first] is driver.outcomes[sharing] is refusal
+    driver.answer(late)
+    driver.settle()
+    assert driver.outcomes[waiting] == TableCreated(other)
+    assert driver.core.tables == {"user": other}
+    assert driver.get(GetCluster()).tables == (other,)
+    assert [body for _, body in driver.bodies(InstallTable)] == [InstallTable(1, SPEC, 1)] * 2 + [InstallTable(1, other, 2)] * 2
+
+
+def test_a_table_that_is_refused_when_it_is_asked_for_again_leaves_its_name_free(driver: Driver) -> None:
+    driver.ask(CreateTable(SPEC, wait_s=5.0))  # the servers compile for longer than that
+    driver.tick(5.0)
+    late, _ = driver.told
+    again = driver.ask(CreateTable(SPEC))
+    driver.answer(late, CANNOT_RUN)
+    driver.answer(driver.told[-1], CANNOT_RUN)
+    assert isinstance(driver.outcomes[again], InvalidRequest)
+    assert driver.core.tables == {}
+
+
+def test_a_refused_creation_takes_no_table_back_that_is_there(driver: Driver) -> None:
+    driver.get(CreateTable(SPEC))
+    driver.ask(CreateTable(TableSpec("item", 8)))
+    driver.answer(driver.told[0], CANNOT_RUN)
+    driver.settle()
+    assert driver.get(GetCluster()).tables == (SPEC,)
+    assert driver.get(CreateTable(SPEC)) == TableCreated(SPEC)
 
 
 def test_an_answer_to_an_order_of_a_plan_that_was_given_up_is_not_taken_for_another(driver: Driver) -> None:

@@ -45,6 +45,7 @@ def test_no_error_is_of_two_kinds() -> None:
             errors.StepPassed("server-0", 1, 2),
             errors.StaleIncarnation(0, 2, 1),
             errors.InternalError("server-0", "abc", "a bug"),
+            errors.OptimizerFailed("server-0", "user", "mine", "mine.py, line 3: ValueError: no"),
         ],
     }
     for kind, members in samples.items():

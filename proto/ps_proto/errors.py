@@ -318,6 +318,27 @@ class TableFull(ParameterServerError):
         return f"Table {self.table!r} has no room beyond {self.rows_max:,} rows on a server, which has taken none of these. Add servers."
 
 
+# --- what a table's own optimizer did ----------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OptimizerFailed(ParameterServerError):
+    """A table whose optimizer raised in the middle of an update, on one server. `cause`: where and what; it lasts until that one ends."""
+
+    code = "INTERNAL"
+    server: str
+    table: str
+    optimizer: str
+    cause: str
+
+    def __str__(self) -> str:
+        return (
+            f"Optimizer {self.optimizer!r} of table {self.table!r} raised on {self.server} ({self.cause}). "
+            f"It may have left rows half updated, so {self.server} neither reads nor changes that table any more. "
+            "Mend the plugin, start the cluster again and load the last saved model."
+        )
+
+
 # --- waited in vain: nothing was read or applied --------------------------------------------------------------------------
 
 

@@ -247,12 +247,14 @@ class InstallMap(_message.Message):
     def __init__(self, shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ...) -> None: ...
 
 class InstallTable(_message.Message):
-    __slots__ = ("term", "spec")
+    __slots__ = ("term", "spec", "creation")
     TERM_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    CREATION_FIELD_NUMBER: _ClassVar[int]
     term: int
     spec: _common_pb2.TableSpec
-    def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ...) -> None: ...
+    creation: int
+    def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ...) -> None: ...
 
 class StartJob(_message.Message):
     __slots__ = ("term", "job", "world_size", "mode", "first_clock")

@@ -233,10 +233,14 @@ class InstallMap:
 
 @dataclass(frozen=True, slots=True)
 class InstallTable:
-    """Open a table; the same one again is fine."""
+    """Open a table; the same one again is fine.
+
+    creation  counts the coordinator's attempts to create any table: one that some server refused may be followed by another of that name.
+    """
 
     term: int
     spec: TableSpec
+    creation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class CoordinatorCore:
 
     @property
     def tables(self) -> dict[str, TableSpec]:
-        """Every table that was asked for, by name."""
+        """Every table that was asked for and that no server refused, by name."""
         return self._tables.specs
 
     @property

@@ -2,7 +2,8 @@
 
 Plans run one after another, so that two ranks that join at once see each other's result; a request that is asked again while its plan
 waits or runs joins that plan, so that retries never pile up. Orders are idempotent; one that fails is given again until the
-request's `wait_s` is over, and the refusal then names the server.
+request's `wait_s` is over, and the refusal then names the server. What a server refuses for good is raised in the plan, at its `yield`, and
+ends it.
 """
 
 import math
@@ -162,7 +163,10 @@ class Plans:
             work.causes[server] = outcome.cause if isinstance(outcome, Unreachable) else str(outcome)
             self._again_s[server] = now_s + ORDER_AGAIN_S
         else:
-            effects += [Refuse(request, outcome) for request in work.requests]
+            try:
+                work.plan.throw(outcome)  # it may take back what it began
+            except ParameterServerError as error:
+                effects += [Refuse(request, error) for request in work.requests]
             self._give_up()
 
     def give_orders_again(self, now_s: float, effects: list[Effect]) -> None:

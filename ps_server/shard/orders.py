@@ -29,9 +29,9 @@ class Orders:
         return Done(self._steps.step)
 
     def install_table(self, request: int, order: InstallTable, now_s: float) -> Done:
-        """Open a table."""
+        """Open a table; where another creation of its name failed on some server, in place of that one's."""
         self._membership.check_term(order.term)
-        self._catalog.open(order.spec)
+        self._catalog.install(order.spec, order.creation)
         return Done(self._steps.step)
 
     def start_job(self, request: int, order: StartJob, now_s: float) -> Done:

@@ -54,7 +54,7 @@ class Reader:
             raise RequestTooLarge(self._membership.server, nbytes, self.bytes_max)
 
     def _try_pull(self, pull: Pull) -> Pulled | None:
-        tables = [self._catalog.tables[part.table] for part in pull.tables]
+        tables = [self._catalog.get(part.table) for part in pull.tables]
         if not all([self.gate.may_read(self._catalog.mode(table), pull.fence, pull.at_step) for table in tables]) or self._unset(pull):
             return None
         rows = tuple([table.pull(part.ids) for table, part in zip(tables, pull.tables, strict=True)])
@@ -94,11 +94,11 @@ class Reader:
     def open_export(self, request: int, export: OpenExport, now_s: float) -> Body | None:
         """Take a snapshot once the table may be read."""
         self._membership.check(export.fence)
-        table = self._catalog.get(export.table)
-        mode = self._catalog.mode(table)
-        columns = table.columns if export.with_state else ()
+        mode = self._catalog.mode(self._catalog.get(export.table))
 
         def attempt() -> ExportOpened | None:
+            table = self._catalog.get(export.table)
+            columns = table.columns if export.with_state else ()
             if not self.gate.may_read(mode, export.fence, export.at_step):
                 return None
             return ExportOpened(*self._exports.open(table, now_s, export.with_state), self._steps.step, columns)

@@ -71,7 +71,7 @@ class Shard:
         self.server = server
         self.counters = Counters()
         self.membership = Membership(server)
-        self.catalog = Catalog(self.counters, rows_max)
+        self.catalog = Catalog(server, self.counters, rows_max)
         self.steps = Steps(self.membership, self.catalog, self.counters)
         self._exports = Exports(server)
         self._parking = Parking(server, self.counters, self.membership.check)
@@ -103,7 +103,7 @@ class Shard:
     # --- turns -------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take one turn; return what to send. A request that is refused has changed nothing."""
+        """Take one turn; return what to send. A request that is refused has changed nothing, unless it is with OptimizerFailed."""
         effects: list[Effect] = []
         match event:
             case Asked(request, body):
@@ -134,10 +134,11 @@ class Shard:
     def _progress(self) -> tuple[int, ...]:
         """Return numbers of which one differs whenever a parked request may go on, or must be refused before its time.
 
-        A push changes none of them, so those who wait are not visited by everybody else's requests.
+        A push that is applied changes none of them, so those who wait are not visited by everybody else's requests.
         """
         clocks = self.steps.clocks
-        return self.steps.step, clocks.least, len(clocks.present), self._orders_taken, self.writer.values_set
+        failures = len(self.catalog.failures)
+        return self.steps.step, clocks.least, len(clocks.present), self._orders_taken, self.writer.values_set, failures
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due at the latest: the next request to give up, export to fall idle, or server to be told again."""

@@ -1,8 +1,9 @@
 """The steps of a job on one server: who finished which, what was staged for them, and their folds (R4, R5, R6)."""
 
+from contextlib import suppress
 from dataclasses import replace
 
-from ps_proto.errors import InvalidRequest, StalenessTimeout
+from ps_proto.errors import InvalidRequest, OptimizerFailed, StalenessTimeout
 from ps_proto.requests import OBSERVER, Decision, Finished
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.clocks import Clocks
@@ -133,13 +134,17 @@ class Steps:
             self._fold(decision)
 
     def _fold(self, decision: Decision) -> None:
-        """Apply the step at work: each table's staged gradients of the decided ranks, once, in rank order (R5)."""
+        """Apply the step at work: each table's staged gradients of the decided ranks, once, in rank order (R5).
+
+        A table whose optimizer raises keeps no other from it, nor the step from its end.
+        """
         ranks = list(decision.ranks)
         parameters = {item.table: item.parameters for item in decision.hyperparameters}
         self._counters.contributions_dropped += self.staging.count_of_others(self.step, ranks)
         for table, contributions in self.staging.take(self.step, ranks).items():
             ids, gradients = fold(contributions, decision.ranks_count)
-            self._catalog.update(table, ids, gradients, parameters.get(table), Origin(self.step))
+            with suppress(OptimizerFailed):  # nobody asked for this turn: whoever asks for the table next is told
+                self._catalog.update(table, ids, gradients, parameters.get(table), Origin(self.step))
         self._wishes.drop(self.step)
         self.step += 1
         self._counters.folds += 1

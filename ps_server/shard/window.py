@@ -48,7 +48,7 @@ class Window:
         return None if _mark_fresh(self._of(rank), buckets, np.uint64(name), fresh) == buckets.size else fresh
 
     def record(self, rank: int, buckets: Buckets, name: int) -> None:
-        """Take the push as applied in these buckets; called once all of its tables are applied."""
+        """Take the push as applied in these buckets; called once what is fresh of all its tables is known: tables share buckets."""
         _record(self._of(rank), buckets, np.uint64(name))
 
     def last_clock(self, rank: int) -> int:

@@ -4,21 +4,31 @@ A request is checked whole, then takes effect whole.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ps_proto.errors import InvalidRequest, StepPassed
-from ps_proto.requests import OBSERVER, Assign, ClearTable, ColumnLayout, Done, Fence, Ids, Push, TableRows, push_name
+from ps_proto.errors import InvalidRequest, OptimizerFailed, StepPassed
+from ps_proto.requests import OBSERVER, Assign, ClearTable, ColumnLayout, Done, Fence, Ids, Push, Rows, TableRows, push_name
 from ps_proto.values import Assigned
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
 from ps_server.shard.membership import CLOCK_MAX, Membership
 from ps_server.shard.steps import Steps
 from ps_server.shard.table import Table
-from ps_server.shard.window import Window
+from ps_server.shard.window import Buckets, Window
 from sharding.finite import all_finite
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """Rows of a request that have not been applied: ids uint64[n], rows float32[n, width], buckets int32[n]."""
+
+    table: str
+    ids: Ids
+    rows: Rows
+    buckets: Buckets
 
 
 class Writer:
@@ -35,7 +45,8 @@ class Writer:
     def push(self, request: int, push: Push, now_s: float) -> Done:
         """Stage what is synchronous and apply the rest; a name that is known changes nothing (R2, R3).
 
-        With backup workers a rank may be late: what it would stage is not taken, and the answer's step tells it so (R9).
+        With backup workers a rank may be late: what it would stage is not taken, and the answer's step tells it so (R9). Where a table's
+        optimizer raises, the others have their gradients all the same, and the push is refused with OptimizerFailed.
         """
         self._membership.check(push.fence)
         self._check_rows(push)
@@ -56,13 +67,21 @@ class Writer:
             self._counters.pushes_late += 1
         elif staged and not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, tuple(staged)):
             self._counters.pushes_repeated += 1
-        for part, ids, rows in self._fresh(push, arriving):
-            origin = self._steps.reads.origin(self._catalog.tables[part.table], push.fence, push.seq, ids)
-            self._catalog.update(part.table, ids, rows, parameters.get(part.table), origin)
+        failure: OptimizerFailed | None = None
+        for fresh in self._fresh(push, arriving):
+            origin = self._steps.reads.origin(self._catalog.tables[fresh.table], push.fence, push.seq, fresh.ids)
+            try:
+                self._catalog.update(fresh.table, fresh.ids, fresh.rows, parameters.get(fresh.table), origin)
+            except OptimizerFailed as error:
+                failure = failure or error
+            else:
+                self._record(push, fresh)
         for part in push.tables:
             counters = self._counters.table(part.table)
             counters.rows_pushed += part.ids.size
             counters.bytes_in += part.ids.nbytes + part.rows.nbytes
+        if failure is not None:
+            raise failure
         return Done(self._steps.step)
 
     def assign(self, request: int, assign: Assign, now_s: float) -> Done:
@@ -71,10 +90,11 @@ class Writer:
         self._check_rows(assign)
         for part in assign.tables:
             _check_setter(assign.fence, self._catalog.tables[part.table])
-        for part, ids, rows in self._fresh(assign, assign.tables):
-            table = self._catalog.tables[part.table]
+        for fresh in self._fresh(assign, assign.tables):
+            table = self._catalog.tables[fresh.table]
             self.values_set += isinstance(table.spec.initializer, Assigned)
-            (table.restore if assign.columns else table.assign)(ids, rows, assign.only_absent)
+            (table.restore if assign.columns else table.assign)(fresh.ids, fresh.rows, assign.only_absent)
+            self._record(assign, fresh)
         return Done(self._steps.step)
 
     def clear(self, request: int, clear: ClearTable, now_s: float) -> Done:
@@ -93,22 +113,25 @@ class Writer:
         self.window.record(rank, buckets, name)
         return Done(self._steps.step)
 
-    def _fresh(self, request: Push | Assign, parts: Sequence[TableRows]) -> list[tuple[TableRows, Ids, NDArray[np.float32]]]:
-        """Return what of the parts has not been applied yet, and record it as applied; the caller applies it in this turn."""
+    def _fresh(self, request: Push | Assign, parts: Sequence[TableRows]) -> list[_Fresh]:
+        """Return what of the parts has not been applied yet; the caller applies it in this turn, and records what it has applied.
+
+        Asked for all of them before any is recorded: tables share buckets.
+        """
         rank, name = request.fence.rank, push_name(request.fence.clock, request.seq)
-        found, touched = [], []
+        found = []
         for part in parts:
             buckets = buckets_of(table_salt(part.table), part.ids)
             fresh = self.window.fresh(rank, buckets, name)
             if fresh is None:
-                found.append((part, part.ids, part.rows))
+                found.append(_Fresh(part.table, part.ids, part.rows, buckets))
             else:
-                found.append((part, part.ids[fresh], part.rows[fresh]))
+                found.append(_Fresh(part.table, part.ids[fresh], part.rows[fresh], buckets[fresh]))
                 self._counters.table(part.table).rows_repeated += int(part.ids.size - fresh.sum())
-            touched.append(buckets if fresh is None else buckets[fresh])
-        for buckets in touched:
-            self.window.record(rank, buckets, name)
         return found
+
+    def _record(self, request: Push | Assign, applied: _Fresh) -> None:
+        self.window.record(request.fence.rank, applied.buckets, push_name(request.fence.clock, request.seq))
 
     # --- checks --------------------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ with ps.connect(sys.argv[1], rank=0, world_size=1, mode=ps.Sync()) as client:
         client.create_table(ps.TableSpec("item", dim=8, optimizer=half.Half()))
     except ps.InvalidRequest as error:
         print(error)
+    client.create_table(ps.TableSpec("item", dim=4))  # the name is free again
+    client.push("item", [7], [[1, 1, 1, 1]])
 """
 JOB = """
 import ps_worker as ps
