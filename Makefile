@@ -54,8 +54,9 @@ check: $(STAMP)
 	  { echo "$$module belongs to no .proto file: remove it." >&2; exit 1; }; done
 	$(BIN)/pytest -q --doctest-modules sharding proto/ps_proto ps_worker/cli/script_tokens.py
 
+# Files on two cores at once, each whole on one: its tests may share a cluster.
 test: $(STAMP) nojit
-	$(BIN)/pytest -m "not large and not deep"
+	$(BIN)/pytest -m "not large and not deep" -n 2 --dist loadfile
 	$(BIN)/pytest -m large --timeout 900 -o faulthandler_timeout=880
 
 # The kernels as plain Python: an index out of bounds is an error here, and memory of somebody else's where they are compiled. Tests of
