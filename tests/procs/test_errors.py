@@ -179,7 +179,7 @@ SERVER_REFUSES: dict[str, tuple[Callable[[Fence], object], type[ParameterServerE
     "without a value": (push(rows(USER), rows(DENSE)), ps.InvalidRequest, ("ids of table 'dense'", "assigned by rank 0 before")),
     "the same table twice": (push(rows(USER), rows(USER)), ps.InvalidRequest, ("each table once",)),
     "a learning rate that is none": (
-        push(rows(USER), hyperparameters=(Hyperparameters("user", {"lr": np.nan}),)),
+        push(rows(USER), hyperparameters=(Hyperparameters("user", ps.SGD().parameters() | {"lr": np.nan}),)),
         ps.InvalidRequest,
         ("SGD.lr", "a finite number"),
     ),
@@ -298,7 +298,7 @@ def test_a_table_of_another_dtype_is_refused(cluster: Cluster, client: ps.Client
     spec = common_pb2.TableSpec(
         name="doubles", dim=4, dtype="float64", optimizer=common_pb2.Setting(kind="sgd"), initializer=common_pb2.Setting(kind="zeros")
     )
-    with refused(cluster, client, ps.InvalidRequest, "TableSpec.dtype is 'float64', but must be 'float32'"):
+    with refused(cluster, client, ps.InvalidRequest, "TableSpec.dtype is 'float64', but must be one of ('float32', 'bfloat16')"):
         raise raw_error(cluster.address, METHODS[CreateTable], [coordinator_pb2.CreateTable(spec=spec).SerializeToString()])
 
 
