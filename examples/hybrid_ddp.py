@@ -121,6 +121,7 @@ def run(chosen: argparse.Namespace, data: ClickData) -> None:
                 print(f"  checksum        {checksum(session.client, model)}")
             if chosen.save:
                 print(f"  saved in        {chosen.save}")
+    del wrapped  # before its group: the last to go waits in torch for a thread that may wait for the interpreter
     dist.destroy_process_group()
 
 

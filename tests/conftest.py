@@ -27,6 +27,19 @@ def _is_left_behind(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """Make a torch.distributed group of one rank, which outlives the test's DDP models.
+
+    Were a model the last to hold it, torch would wait, in its destructor, for a thread that may wait for the interpreter.
+    """
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Fail a test that ends while a process or a non-daemon thread that it started still runs; end such a process."""

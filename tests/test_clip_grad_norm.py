@@ -166,29 +166,26 @@ def test_what_cannot_be_is_refused_with_a_sentence(arguments: tuple[Any, ...], w
         ps.clip_grad_norm_(*as_any(arguments))
 
 
+@pytest.mark.usefixtures("process_group")
 def test_under_distributed_data_parallel_the_greatest_norm_of_a_rank_counts(client: ps.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    try:
-        model = Towers()
-        ServerOptimizer(model, dense=None, sparse=ps.SGD(1.0), client=client)
-        wrapped = DistributedDataParallel(model)
-        wrapped(IDS).sum().backward()
-        norm = ps.clip_grad_norm_(wrapped, 1e6)
-        assert norm.item() == ps.clip_grad_norm_(model, 1e6).item()  # alone there is no other
-        told: list[float] = []
+    model = Towers()
+    ServerOptimizer(model, dense=None, sparse=ps.SGD(1.0), client=client)
+    wrapped = DistributedDataParallel(model)
+    wrapped(IDS).sum().backward()
+    norm = ps.clip_grad_norm_(wrapped, 1e6)
+    assert norm.item() == ps.clip_grad_norm_(model, 1e6).item()  # alone there is no other
+    told: list[float] = []
 
-        def all_reduce(tensor: Tensor, op: object, group: object) -> None:
-            told.append(tensor.item())
-            tensor.fill_(4 * norm)  # another rank's
+    def all_reduce(tensor: Tensor, op: object, group: object) -> None:
+        told.append(tensor.item())
+        tensor.fill_(4 * norm)  # another rank's
 
-        monkeypatch.setattr(dist, "all_reduce", all_reduce)
-        before = gradients(model)
-        assert ps.clip_grad_norm_(wrapped, norm.item()).item() == pytest.approx(4 * norm.item())
-        assert told == [norm.item()]
-        for name, gradient in gradients(model).items():
-            torch.testing.assert_close(gradient, before[name] / 4)
-    finally:
-        dist.destroy_process_group()
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    before = gradients(model)
+    assert ps.clip_grad_norm_(wrapped, norm.item()).item() == pytest.approx(4 * norm.item())
+    assert told == [norm.item()]
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, before[name] / 4)
 
 
 def test_rows_given_in_another_order_have_the_same_bits(client: ps.Client) -> None:

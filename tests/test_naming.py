@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ps_worker.nn.naming import is_wrapper, named_modules, named_parameters, unwrapped
@@ -45,13 +44,10 @@ def test_a_wrapper_changes_no_name_and_no_order(wrap: Callable[[], nn.Module]) -
     assert not is_wrapper(unwrapped(model))
 
 
+@pytest.mark.usefixtures("process_group")
 def test_distributed_data_parallel_is_a_wrapper() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
-    try:
-        model = nn.parallel.DistributedDataParallel(model_of())
-        assert [name for name, _ in named_parameters(model)] == [name for name, _ in model_of().named_parameters()]
-    finally:
-        dist.destroy_process_group()
+    model = nn.parallel.DistributedDataParallel(model_of())
+    assert [name for name, _ in named_parameters(model)] == [name for name, _ in model_of().named_parameters()]
 
 
 def test_a_part_that_is_called_module_keeps_its_name() -> None:

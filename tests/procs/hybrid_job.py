@@ -82,6 +82,7 @@ def main(result: str, table: str, killed_at: int | None) -> None:
             weights = {name: weight.numpy() for name, weight in model.module.top.state_dict().items()}
             np.savez(result, start=start, rows=session.client.pull(table, ids), losses=losses, **weights)
         session.barrier()
+    del model  # before its group: the last to go waits in torch for a thread that may wait for the interpreter
     dist.destroy_process_group()
 
 
