@@ -4,20 +4,30 @@ The shard and the coordinator are both such cores. The edge (or the simulator) t
 `Tell` out, and calls back with `Ticked` once `core.deadline_s()` has come. `now_s` is a monotonic time that is handed in, in seconds.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from ps_proto.errors import ParameterServerError
+from ps_proto.requests import Rows
+from sharding.arrays import aligned_rows
 
 Body = object  # one of ps_proto.requests
+MakeRows = Callable[[int, int], Rows]  # (n, dim) -> float32[n, dim] for a reply, C-contiguous, at a multiple of 64 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request arrived; the core answers under `request` with exactly one Reply or Refuse, now or later."""
+    """A request arrived; the core answers under `request` with exactly one Reply or Refuse, now or later.
+
+    `make_rows`: where the rows of a reply are to lie. `is_borrowed`: they, and the rows of the request, lie in memory that the asker
+    changes once it has its answer: what the core keeps of them it copies. Ids are always the core's own.
+    """
 
     request: int
     body: Body
+    make_rows: MakeRows = aligned_rows
+    is_borrowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Exchange one outcome per call, a reply or the error that stands for it.
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ps_proto.errors import BarrierTimeout, MapBehind, NotOwner, ParameterServerError, RowsUnset, StalenessTimeout, Unreachable
 from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
@@ -17,8 +17,7 @@ BYTES_PER_S_MIN = 10e6  # the slowest link we are patient with: large requests g
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One request to one peer. `timeout_s`: when to give the answer up."""
 
     peer: str
@@ -27,15 +26,13 @@ class Call:
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """Make these calls at once; send back one outcome per call, in their order."""
 
     calls: tuple[Call, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """Do nothing for a while."""
 
     seconds: float
@@ -73,8 +70,7 @@ class World:
     exclusive: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """A body for a peer. `nbytes`: what it and its answer carry. `hand_on`: what to tell a peer whose shard map is behind (R1)."""
 
     address: str
@@ -127,7 +123,7 @@ class Asker:
                     raise _given_up(peer, pending[peer], error, now_s - silent_since_s[peer])
             behind = [peer for peer, error in errors.items() if isinstance(error, MapBehind)]
             if behind:
-                yield Exchange(tuple([self._call(peer, replace(pending[peer], body=pending[peer].hand_on)) for peer in behind]))
+                yield Exchange(tuple([self._call(peer, pending[peer]._replace(body=pending[peer].hand_on)) for peer in behind]))
             elif any([is_passing(error) for error in errors.values()]):
                 yield Pause(self.patience.backoff.pause_s(attempt, self.world.uniform))
                 attempt += 1

@@ -82,6 +82,11 @@ class Client:
         """How often this rank has been taken, this client included; 0 for an observer."""
         return self._worker.incarnation
 
+    @property
+    def transport(self) -> Transport:
+        """What carries its calls. That of `connect` says in `kinds` how each server is reached, and in `times_arena_full` how often not."""
+        return self._connection.transport
+
     # --- tables ------------------------------------------------------------------------------------------------------------------
 
     def create_table(self, spec: TableSpec) -> TableSpec:
@@ -132,7 +137,7 @@ class Client:
         step read already, and then does not see this worker's pushes in between; otherwise when `end_step` has brought the client there.
         `turn`: the same as this client counts them, so that a step left out because it was late is not waited for; give one of the two.
         """
-        wanted = self._wanted(table, ids)
+        wanted = [(name, its.copy()) for name, its in self._wanted(table, ids)]  # the caller may change theirs meanwhile
         asked, own = as_whole("clock", clock), as_whole("turn", turn)
         at_work = self.turn
         if own is None:

@@ -11,7 +11,8 @@ from ps_proto.values import Mode
 from ps_worker.asking import Patience
 from ps_worker.client import Client
 from ps_worker.inputs import as_whole
-from ps_worker.transport.grpc import GrpcTransport
+from ps_worker.transport.choice import find_transport
+from ps_worker.transport.negotiated import NegotiatedTransport
 
 
 def connect(
@@ -24,6 +25,7 @@ def connect(
     retry_timeout_s: float = 60.0,
     wait_timeout_s: float = 600.0,
     part_size_bytes: int = PART_SIZE_BYTES,
+    transport: str | None = None,
 ) -> Client:
     """Connect to the cluster whose coordinator listens at `address`, "host:port".
 
@@ -32,8 +34,11 @@ def connect(
     and watches, and takes no part in clocks.
 
     rpc_timeout_s for one call's answer, retry_timeout_s for a peer that does not answer at all, wait_timeout_s for other ranks;
-    part_size_bytes is the most array bytes in one message. Plugins, as ps_proto/plugins.py finds them, are imported first. Raises
-    Unreachable, Recovering (servers are missing), JobMismatch, PluginFailed, InvalidRequest.
+    part_size_bytes is the most array bytes in one message of gRPC. `transport` says how rows travel: "arena", "unix", "tcp" or "grpc", or
+    "auto", the first of them that can be had with each server; without it, ROWSTEAD_TRANSPORT says so.
+
+    Plugins, as ps_proto/plugins.py finds them, are imported first. Raises Unreachable, Recovering (servers are missing), JobMismatch,
+    PluginFailed, InvalidRequest.
     """
     for name, value in (("rpc_timeout_s", rpc_timeout_s), ("retry_timeout_s", retry_timeout_s), ("wait_timeout_s", wait_timeout_s)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -45,6 +50,7 @@ def connect(
     if (rank is None) != (world_size is None):
         missing = "world_size" if world_size is None else "rank"
         raise InvalidRequest(missing, "missing", "given together: rank and world_size for a worker, neither for an observer")
+    choice = find_transport(transport, os.environ)
     load_plugins(os.environ)
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
-    return Client(address, GrpcTransport(part_size_bytes), patience, rank, world_size, mode)
+    return Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode)

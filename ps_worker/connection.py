@@ -33,6 +33,11 @@ class Connection:
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # not of a method of ours: a client that is let go of must go at once
         disconnect_at_exit(self)
 
+    @property
+    def transport(self) -> Transport:
+        """What carries the calls."""
+        return self._driver.transport
+
     def run(self, operation: Operation[T]) -> T:
         """Run it in the caller's thread, whatever is queued."""
         return self._driver.run(operation)
@@ -44,7 +49,9 @@ class Connection:
 
     def know(self, *tables: object) -> None:
         """Make sure that the worker knows these tables; InvalidRequest for what is no name, UnknownTable where one does not exist."""
-        self.run(self.worker.know([check_table(table) for table in tables]))
+        names = [check_table(table) for table in tables]
+        if not self.worker.knows(names):
+            self.run(self.worker.know(names))
 
     def spec(self, table: str) -> TableSpec:
         """Return a table as the worker knows it; errors as `know`."""

@@ -103,6 +103,8 @@ class Driver:
             operation.close()  # after a Ctrl-C it puts its affairs in order now, not when the traceback is let go
 
     def _exchange(self, calls: tuple[Call, ...]) -> list[Any]:
+        if len(calls) == 1:
+            return [self._call(calls[0])]
         others = [self._calls.submit(self._call, call) for call in calls[1:]]
         first = [self._call(call) for call in calls[:1]]
         return first + [other.result() for other in others]

@@ -1,22 +1,25 @@
 """From the caller's ids to one request per server, and from the servers' rows back to the caller's order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ps_proto.requests import Ids, Rows
 from sharding.arrays import aligned_rows
 from sharding.hashing import table_salt
-from sharding.partition import Indexes, deduplicate, gather_ids, scatter_rows, split
+from sharding.partition import Indexes, deduplicate, gather_ids, has_few_repeats, scatter_rows, split
 from sharding.shard_map import ShardMap
 
+READ_TWICE_MAX = 8  # one id in so many
+LOOK_FIRST_MIN = 512  # ids: of fewer, to take each once costs no more than to look for repeats
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The ids of one table, each once, in order of first appearance.
 
-    `inverse` int64[n]: where each of the caller's ids went; None: there were no repeats.
+class Wanted(NamedTuple):
+    """The ids of one table that are asked for.
+
+    `inverse` int64[n]: where each of the caller's ids went among `ids`, which has each once, in order of first appearance; None: `ids` are
+    the caller's, the same array.
     """
 
     table: str
@@ -24,7 +27,19 @@ class Wanted:
     inverse: Indexes | None
 
     @classmethod
-    def of(cls, table: str, ids: Ids) -> "Wanted":
+    def to_read(cls, table: str, ids: Ids) -> "Wanted":
+        """Ask for repeats twice where they are few: some more rows travel, but none is copied once more to lay repeats out."""
+        return cls._of(table, ids, ids.size // READ_TWICE_MAX)
+
+    @classmethod
+    def to_write(cls, table: str, ids: Ids) -> "Wanted":
+        """Take each id once."""
+        return cls._of(table, ids, 0)
+
+    @classmethod
+    def _of(cls, table: str, ids: Ids, repeats_max: int) -> "Wanted":
+        if ids.size >= LOOK_FIRST_MIN and has_few_repeats(ids, repeats_max):
+            return cls(table, ids, None)
         unique, inverse = deduplicate(ids)
         return cls(table, unique, inverse if unique.size < ids.size else None)
 
@@ -36,8 +51,7 @@ class Wanted:
         return np.take(rows, self.inverse, axis=0, out=expanded, mode="clip")  # "clip": take checks no index and buffers nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What one server owns of the table at `position` in the request.
 
     `order` int64[n]: the places of `ids` among the table's; None: it owns them all.
@@ -69,9 +83,13 @@ def route(tables: Sequence[Wanted], shard_map: ShardMap) -> dict[str, list[Part]
 
 def join(dims: Sequence[int], sizes: Sequence[int], answers: Sequence[tuple[Part, Rows]]) -> list[Rows]:
     """Return float32[sizes[k], dims[k]] of each table k, its rows laid where its parts' orders say."""
-    whole: dict[int, Rows] = {part.position: rows for part, rows in answers if part.order is None}
-    joined = [whole[k] if k in whole else aligned_rows(size, dim) for k, (size, dim) in enumerate(zip(sizes, dims, strict=True))]
+    joined: list[Rows | None] = [None] * len(dims)
     for part, rows in answers:
-        if part.order is not None:
-            scatter_rows(rows, part.order, joined[part.position])
-    return joined
+        if part.order is None:
+            joined[part.position] = rows
+        else:
+            whole = joined[part.position]
+            if whole is None:
+                whole = joined[part.position] = aligned_rows(sizes[part.position], dims[part.position])
+            scatter_rows(rows, part.order, whole)
+    return [aligned_rows(size, dim) if rows is None else rows for rows, size, dim in zip(joined, sizes, dims, strict=True)]

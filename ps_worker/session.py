@@ -53,6 +53,7 @@ class ConnectOptions(TypedDict, total=False):
     retry_timeout_s: float
     wait_timeout_s: float
     part_size_bytes: int
+    transport: str | None
 
 
 def init(

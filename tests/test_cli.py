@@ -186,3 +186,14 @@ def test_status_before_the_servers_are_there_says_so() -> None:
     assert render(collect(lambda *_: waiting, COORDINATOR, 1.5)) == (
         "Cluster of the coordinator at 127.0.0.1:7070: 0 of 2 servers serve, no shard map yet.\nNo job runs."
     )
+
+
+@pytest.mark.parametrize("verb", ["launch", "worker"])
+def test_an_unknown_transport_is_wrong_usage(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for variable in ("ROWSTEAD_COORDINATOR", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable, raising=False)
+    assert run_main(monkeypatch, verb, "--transport", "pigeon", __file__) == 2
+    assert "transport is 'pigeon'" in capsys.readouterr().err
+    monkeypatch.setenv("ROWSTEAD_TRANSPORT", "pigeon")
+    assert run_main(monkeypatch, verb, __file__) == 2
+    assert "ROWSTEAD_TRANSPORT is 'pigeon'" in capsys.readouterr().err

@@ -50,6 +50,26 @@ def test_a_pull_for_a_later_step_is_sent_once_its_mode_lets_it(mode: Mode, steps
         assert [body.fence.clock for _, body in cluster.calls if isinstance(body, Pull)] == [2]
 
 
+def test_the_ids_of_a_queued_pull_may_be_changed_at_once() -> None:
+    cluster, client = alone(Async(), 1, ITEM)
+    with client:
+        ids = np.arange(2_000, dtype=np.uint64)
+        values = np.repeat(np.arange(2_000, dtype=np.float32)[:, None], 2, axis=1)
+        client.assign("item", ids, values)
+        gate = threading.Event()
+
+        def hold_pulls(address: str, body: Any) -> None:
+            if isinstance(body, Pull):
+                assert gate.wait(5.0)
+
+        cluster.before = hold_pulls
+        queued = [client.pull_async("item", ids) for _ in range(2)]  # one is at work, one waits in the queue
+        ids[:] = 7
+        gate.set()
+        for handle in queued:
+            assert handle.result().tolist() == values.tolist()
+
+
 def test_a_queued_pull_is_of_the_step_at_work() -> None:
     cluster, client = alone(Sync(), 1, ITEM)
     with client:

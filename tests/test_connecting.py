@@ -40,6 +40,7 @@ def test_a_differing_job_is_refused_and_the_client_leaves_no_thread() -> None:
         {"rpc_timeout_s": 0},
         {"retry_timeout_s": -1.0},
         {"wait_timeout_s": float("nan")},
+        {"transport": "pigeon"},
     ],
 )
 def test_wrong_arguments_of_connect_are_refused_before_anything_is_called(arguments: dict[str, Any]) -> None:

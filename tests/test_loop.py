@@ -2,6 +2,7 @@ import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -250,3 +251,77 @@ async def test_closing_refuses_what_waits_and_what_comes() -> None:
     with pytest.raises(Recovering):
         await loop.submit(ASK)
     assert len(core.events) == 2  # neither the order's end nor anything else reaches a closed core
+
+
+# --- asking with a callback ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_callback_gets_the_reply_or_the_refusal_once_now_or_later() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    outcomes: list[object] = []
+    core.reply(GetStats, Done(3))
+    assert loop.ask(ASK, outcomes.append) is None
+    refusal = NotOwner("server-0", 4)
+    core.scripts[GetStats] = lambda asked: [Refuse(asked.request, refusal)]
+    assert loop.ask(ASK, outcomes.append) is None
+    assert outcomes == [Done(3), refusal]
+    del core.scripts[GetStats]
+    request = loop.ask(ASK, outcomes.append)
+    assert request == core.asked()[-1].request
+    assert len(outcomes) == 2
+    core.scripts[InstallMap] = lambda asked: [Reply(request or 0, Done(4)), Reply(asked.request, Done(5))]
+    await loop.submit(InstallMap(None))  # type: ignore[arg-type]
+    assert outcomes[2:] == [Done(4)]
+
+
+async def test_a_callback_that_is_dropped_is_not_called_and_the_core_hears_it_once() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    outcomes: list[object] = []
+    request = loop.ask(ASK, outcomes.append)
+    assert request is not None
+    loop.drop(request)
+    loop.drop(request)
+    assert [event for event in core.events if isinstance(event, Dropped)] == [Dropped(request)]
+    await loop.close()
+    assert outcomes == []
+
+
+async def test_a_callback_of_a_bug_gets_the_error_that_stands_for_it() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    outcomes: list[object] = []
+
+    def bug(asked: Asked) -> list[Effect]:
+        raise ZeroDivisionError
+
+    core.scripts[GetStats] = bug
+    with capture_logs():
+        assert loop.ask(ASK, outcomes.append) is None
+    assert isinstance(outcomes[0], InternalError)
+
+
+async def test_a_loop_that_closes_answers_callbacks_and_then_refuses_new_ones() -> None:
+    loop = CoreLoop(ScriptedCore(), nobody)
+    outcomes: list[object] = []
+    assert loop.ask(ASK, outcomes.append) is not None
+    await loop.close()
+    assert loop.ask(ASK, outcomes.append) is None
+    assert [type(outcome) for outcome in outcomes] == [Recovering, Recovering]
+
+
+async def test_the_core_is_told_where_rows_are_to_lie() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+
+    def make(rows_count: int, dim: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
+        return np.empty((rows_count, dim), np.float32)
+
+    loop.ask(ASK, lambda outcome: None, make, is_borrowed=True)
+    loop.ask(ASK, lambda outcome: None)
+    one, other = core.asked()
+    assert (one.make_rows, one.is_borrowed) == (make, True)
+    assert not other.is_borrowed
+    assert other.make_rows(2, 3).shape == (2, 3)
+    await loop.close()

@@ -11,7 +11,7 @@ from naive import sharding as naive
 from sharding import partition
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 from sharding.kernel import Kernel
-from sharding.partition import all_owned, deduplicate, gather_ids, gather_rows, scatter_rows, split, sum_repeats
+from sharding.partition import all_owned, deduplicate, gather_ids, gather_rows, has_few_repeats, scatter_rows, split, sum_repeats
 
 SALT = table_salt("user")
 NO_IDS = np.empty(0, dtype=np.uint64)
@@ -46,6 +46,17 @@ def test_deduplicate_equals_its_twin(seed: int, n: int, distinct: int) -> None:
     ids = np.random.default_rng(seed).integers(0, distinct, n).astype(np.uint64)
     unique, inverse = deduplicate(ids)
     assert (unique.tolist(), inverse.tolist()) == naive.deduplicate(ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("seed", "n", "distinct"), [(1, 1, 1), (2, 8, 4), (3, 1000, 900), (4, 1000, 2**62), (5, 10_000, 200_000), (6, 5000, 9)]
+)
+def test_few_repeats_are_told_from_more(seed: int, n: int, distinct: int) -> None:
+    ids = np.random.default_rng(seed).integers(0, distinct, n).astype(np.uint64)
+    repeats = n - len(naive.deduplicate(ids.tolist())[0])
+    assert has_few_repeats(ids, repeats) or repeats > n // 8  # of many it need not tell
+    assert has_few_repeats(ids, n)
+    assert not any([has_few_repeats(ids, most) for most in range(max(0, repeats - 3), repeats)])
 
 
 @pytest.mark.parametrize(("seed", "dim"), [(1, 1), (2, 3), (3, 16)])
@@ -159,6 +170,7 @@ def test_empty_inputs_work_everywhere() -> None:
     unique, inverse = deduplicate(NO_IDS)
     assert unique.shape == inverse.shape == (0,)
     no_rows = np.empty((0, 4), dtype=np.float32)
+    assert has_few_repeats(NO_IDS, 0)
     assert sum_repeats(no_rows, inverse, 0).shape == (0, 4)
     parts = split(SALT, NO_IDS, owners_of(3), 3)
     assert parts.offsets.tolist() == [0, 0, 0, 0]
@@ -174,6 +186,7 @@ def test_kernels_stay_compiled_on_real_inputs() -> None:
     """One signature for a caller's writable arrays and one for views of a message's bytes, whatever the sizes."""
     kernels: list[Kernel[..., Any]] = [
         partition._deduplicate,
+        partition._has_few_repeats,
         partition._sum_repeats,
         partition._split,
         partition._scatter_rows,
@@ -188,6 +201,7 @@ def test_kernels_stay_compiled_on_real_inputs() -> None:
         received = np.frombuffer(own.tobytes(), dtype=np.uint64)
         received_rows = np.frombuffer(own_rows.tobytes(), dtype=np.float32).reshape(n, dim)
         for ids, rows in ((own, own_rows), (received, received_rows)):
+            has_few_repeats(ids, 0)
             unique, inverse = deduplicate(ids)
             sum_repeats(rows, inverse, len(unique))
             parts = split(SALT, unique, owners_of(servers), servers)

@@ -23,7 +23,7 @@ def map_where(table: str, owners: dict[int, int], otherwise: int = 0) -> ShardMa
 
 
 def test_repeats_are_asked_once_and_given_back_as_often_as_asked() -> None:
-    wanted = Wanted.of("user", ids(7, 3, 7, 9))
+    wanted = Wanted.to_read("user", ids(7, 3, 7, 9))
     assert wanted.ids.tolist() == [7, 3, 9]
     assert wanted.inverse is not None
     assert wanted.inverse.tolist() == [0, 1, 0, 2]
@@ -31,14 +31,33 @@ def test_repeats_are_asked_once_and_given_back_as_often_as_asked() -> None:
 
 
 def test_without_repeats_rows_are_given_back_as_they_came() -> None:
-    wanted = Wanted.of("user", ids(7, 3))
+    wanted = Wanted.to_read("user", ids(7, 3))
     rows = np.ones((2, 1), np.float32)
     assert wanted.inverse is None
     assert wanted.expand(rows) is rows
 
 
+MANY = 4_096  # ids: enough to look for repeats first
+
+
+@pytest.mark.parametrize("repeats", [0, 1, MANY // 8, MANY // 8 + 1, MANY - 1])
+def test_few_repeats_are_asked_as_given_to_read_and_once_to_write(repeats: int) -> None:
+    given = np.arange(MANY, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    given[MANY - repeats :] = given[:repeats] if repeats < MANY - 1 else given[0]
+    once = np.unique(given).size
+    written = Wanted.to_write("user", given)
+    assert written.ids.size == once == MANY - repeats
+    assert (written.ids is given) == (repeats == 0)
+    read = Wanted.to_read("user", given)
+    assert (read.ids is given) == (repeats <= MANY // 8)
+    rows = np.array([[id % 1009] for id in given.tolist()], np.float32)
+    for wanted in (written, read):
+        asked = np.array([[id % 1009] for id in wanted.ids.tolist()], np.float32)
+        assert wanted.expand(asked).tolist() == rows.tolist()
+
+
 def test_each_owner_gets_its_ids_in_the_callers_order() -> None:
-    routed = route([Wanted.of("user", ids(7, 3, 9, 4))], map_where("user", {7: 2, 3: 0, 9: 2, 4: 0}))
+    routed = route([Wanted.to_read("user", ids(7, 3, 9, 4))], map_where("user", {7: 2, 3: 0, 9: 2, 4: 0}))
     assert list(routed) == ["server-0", "server-2"]  # who owns nothing is not asked
     (first,), (second,) = routed["server-0"], routed["server-2"]
     assert (first.position, first.ids.tolist(), first.order.tolist() if first.order is not None else None) == (0, [3, 4], [1, 3])
@@ -46,7 +65,7 @@ def test_each_owner_gets_its_ids_in_the_callers_order() -> None:
 
 
 def test_who_owns_all_gets_the_ids_themselves() -> None:
-    wanted = Wanted.of("user", ids(7, 3))
+    wanted = Wanted.to_read("user", ids(7, 3))
     for shard_map in (map_where("user", {7: 1, 3: 1}), ShardMap(1, SERVERS[:1], np.zeros(NUM_BUCKETS, np.int32))):
         ((part,),) = route([wanted], shard_map).values()
         assert part.ids is wanted.ids
@@ -56,7 +75,7 @@ def test_who_owns_all_gets_the_ids_themselves() -> None:
 def test_a_table_without_ids_asks_nobody() -> None:
     for servers in (1, 3):
         shard_map = ShardMap(1, SERVERS[:servers], np.zeros(NUM_BUCKETS, np.int32))
-        assert route([Wanted.of("user", ids())], shard_map) == {}
+        assert route([Wanted.to_read("user", ids())], shard_map) == {}
         assert route([], shard_map) == {}
     (rows,) = join([4], [0], [])
     assert (rows.shape, rows.dtype.name) == ((0, 4), "float32")
@@ -77,7 +96,7 @@ def test_tables_of_different_dims_come_back_each_to_its_place() -> None:
 def test_rows_start_at_a_multiple_of_64_bytes(count: int) -> None:
     """R16, wherever the router makes the array."""
     (joined,) = join([5], [count], [(Part(0, ids(*range(count)), np.arange(count)), np.ones((count, 5), np.float32))])
-    expanded = Wanted.of("user", ids(*[0] * (count + 1))).expand(joined)
+    expanded = Wanted.to_read("user", ids(*[0] * (count + 1))).expand(joined)
     for rows in (joined, expanded):
         assert rows.__array_interface__["data"][0] % 64 == 0
         assert rows.flags.c_contiguous

@@ -29,6 +29,7 @@ from ps_proto.requests import (
     TableRows,
 )
 from ps_proto.values import SGD, Adagrad, Adam, Assigned, Async, BoundedStaleness, Constant, Mode, Sync, TableSpec
+from ps_server.events import MakeRows
 
 MODES: list[Mode] = [Sync(), Async(), BoundedStaleness(1)]
 START = TableSpec("dense", 1, SGD(lr=1.0), Assigned())
@@ -570,9 +571,9 @@ def count_attempts(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> list[
     attempts: list[Pull] = []
     answer = talk.shard.reader._try_pull
 
-    def counted(pull: Pull) -> Pulled | None:
+    def counted(pull: Pull, make_rows: MakeRows, is_borrowed: bool) -> Pulled | None:
         attempts.append(pull)
-        return answer(pull)
+        return answer(pull, make_rows, is_borrowed)
 
     monkeypatch.setattr(talk.shard.reader, "_try_pull", counted)
     return attempts

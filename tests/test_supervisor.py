@@ -40,3 +40,9 @@ def test_workers_import_the_plugins_of_the_job_and_those_that_the_user_named() -
 def test_what_the_user_set_stays() -> None:
     environment = worker_environment(PLAN, "a:1", 0, {"OMP_NUM_THREADS": "64", "PYTHONUNBUFFERED": ""})
     assert (environment["OMP_NUM_THREADS"], environment["PYTHONUNBUFFERED"]) == ("64", "")
+
+
+def test_workers_are_told_how_rows_travel() -> None:
+    assert worker_environment(PLAN, "a:1", 0, {})["ROWSTEAD_TRANSPORT"] == "auto"
+    plan = replace(PLAN, transport="tcp")
+    assert worker_environment(plan, "a:1", 0, {"ROWSTEAD_TRANSPORT": "unix"})["ROWSTEAD_TRANSPORT"] == "tcp"

@@ -58,6 +58,9 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "barrier": (0, 2**63 - 1),
     "nonce": (0, 2**64 - 1),
     "weight": (1e-6, 1e6),
+    "port": (0, 2**16 - 1),
+    "token": (0, 64),
+    "max_request_bytes": (0, 2**63 - 1),
 }
 _SETTINGS: dict[type, tuple[str, Callable[[str, dict[str, float]], Setting]]] = {
     Optimizer: ("optimizer", optimizer_from_wire),

@@ -205,6 +205,28 @@ class GetStats(_message.Message):
     fence: _common_pb2.Fence
     def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ...) -> None: ...
 
+class OpenLane(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class LaneOffered(_message.Message):
+    __slots__ = ("server", "version", "unix_path", "port", "token", "max_request_bytes")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    UNIX_PATH_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    version: int
+    unix_path: str
+    port: int
+    token: bytes
+    max_request_bytes: int
+    def __init__(self, server: _Optional[str] = ..., version: _Optional[int] = ..., unix_path: _Optional[str] = ..., port: _Optional[int] = ..., token: _Optional[bytes] = ..., max_request_bytes: _Optional[int] = ...) -> None: ...
+
 class Numbers(_message.Message):
     __slots__ = ("numbers",)
     class NumbersEntry(_message.Message):

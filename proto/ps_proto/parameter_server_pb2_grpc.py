@@ -80,6 +80,11 @@ class ParameterServerStub:
                 request_serializer=ps__proto_dot_parameter__server__pb2.GetStats.SerializeToString,
                 response_deserializer=ps__proto_dot_parameter__server__pb2.Stats.FromString,
                 _registered_method=True)
+        self.OpenLane = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/OpenLane',
+                request_serializer=ps__proto_dot_parameter__server__pb2.OpenLane.SerializeToString,
+                response_deserializer=ps__proto_dot_parameter__server__pb2.LaneOffered.FromString,
+                _registered_method=True)
         self.InstallMap = channel.unary_unary(
                 '/rowstead.v1.ParameterServer/InstallMap',
                 request_serializer=ps__proto_dot_parameter__server__pb2.InstallMap.SerializeToString,
@@ -176,6 +181,13 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenLane(self, request, context):
+        """Ask how to reach this server by the fast lane, which carries the same messages in frames: docs/fast-lane.md.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def InstallMap(self, request, context):
         """Orders of the coordinator. Those with a term are refused (StaleOrder) below the highest term seen. All may be repeated.
         any peer may hand a map on: only a higher version counts
@@ -262,6 +274,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=ps__proto_dot_parameter__server__pb2.GetStats.FromString,
                     response_serializer=ps__proto_dot_parameter__server__pb2.Stats.SerializeToString,
+            ),
+            'OpenLane': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenLane,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.OpenLane.FromString,
+                    response_serializer=ps__proto_dot_parameter__server__pb2.LaneOffered.SerializeToString,
             ),
             'InstallMap': grpc.unary_unary_rpc_method_handler(
                     servicer.InstallMap,
@@ -537,6 +554,33 @@ class ParameterServer:
             '/rowstead.v1.ParameterServer/GetStats',
             ps__proto_dot_parameter__server__pb2.GetStats.SerializeToString,
             ps__proto_dot_parameter__server__pb2.Stats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenLane(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/OpenLane',
+            ps__proto_dot_parameter__server__pb2.OpenLane.SerializeToString,
+            ps__proto_dot_parameter__server__pb2.LaneOffered.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,12 +7,14 @@ An assembler makes room once, from the row counts that the header announces, and
 peer sent: a request over the limit is RequestTooLarge before any room is made, whatever else does not fit is InvalidRequest.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 
 from ps_proto import parameter_server_pb2 as pb
 from ps_proto.codec import ID, WEIGHT, build, check_limits, decode, encode
@@ -42,6 +44,9 @@ REQUEST_BYTES_MAX = 8 << 30
 Streamed = Pull | Pulled | Push | Assign | ExportPart
 STREAMED = (Pull, Pulled, Push, Assign, ExportPart)
 AnyStreamed = TypeVar("AnyStreamed", Pull, Pulled, Push, Assign, ExportPart)
+MakeArray = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+
+_NO_IDS: Ids = np.empty(0, ID)
 
 
 # --- cutting --------------------------------------------------------------------------------------------------------------
@@ -101,21 +106,44 @@ def _take_apart(value: Streamed) -> tuple[type[Message], type[Message], dict[str
     """Return the part's class, the header's class and fields, and the blocks."""
     match value:
         case Pull():
-            wire = {"fence": encode(value.fence), "wait_s": value.wait_s, "at_step": value.at_step}
+            wire = {"fence": _encode_fence(value.fence), "wait_s": value.wait_s, "at_step": value.at_step}
             if value.finished is not None:
                 wire["finished"] = encode(value.finished)
             return pb.PullPart, pb.PullHeader, wire, [_Block(table.table, table.ids, None) for table in value.tables]
         case Pulled():
             return pb.PulledPart, pb.PulledHeader, {"step": value.step}, [_Block("", None, rows) for rows in value.rows]
         case Push():
-            wire = {"fence": encode(value.fence), "seq": value.seq, "hyperparameters": [encode(item) for item in value.hyperparameters]}
+            wire = {
+                "fence": _encode_fence(value.fence),
+                "seq": value.seq,
+                "hyperparameters": [encode(item) for item in value.hyperparameters],
+            }
             return pb.PushPart, pb.PushHeader, wire, _blocks(value.tables)
         case Assign():
-            wire = {"fence": encode(value.fence), "seq": value.seq, "only_absent": value.only_absent}
+            wire = {"fence": _encode_fence(value.fence), "seq": value.seq, "only_absent": value.only_absent}
             wire["columns"] = [encode(column) for column in value.columns]
             return pb.AssignPart, pb.AssignHeader, wire, _blocks(value.tables)
         case ExportPart():
             return pb.ExportedPart, pb.ExportedHeader, {}, [_Block("", value.ids, value.rows)]
+
+
+def headed(value: Streamed) -> tuple[Message, list[NDArray[Any]]]:
+    """Return the header of a value's parts, and its whole arrays, as they lie on the wire: of each table the ids, then the rows."""
+    _, header, wire, blocks = _take_apart(value)
+    wire["tables"] = [block.shape for block in blocks]
+    arrays: list[NDArray[Any]] = []
+    for block in blocks:
+        if block.ids is not None:
+            arrays.append(np.ascontiguousarray(block.ids, ID))
+        if block.rows is not None:
+            arrays.append(np.ascontiguousarray(block.rows, WEIGHT))
+    return build(header, type(value).__name__, wire), arrays
+
+
+@lru_cache(maxsize=256)
+def _encode_fence(fence: Fence) -> Message:
+    """Return the message of a fence, which a worker sends many times over in a step; nobody writes to it."""
+    return encode(fence)
 
 
 def _blocks(tables: Iterable[TableRows]) -> list[_Block]:
@@ -159,10 +187,23 @@ class _Table:
         return f"slices of table {self.table!r}"
 
 
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a header says of the value that it begins.
+
+    shapes  (name, rows, dim) of each table.     nbytes  of all arrays.     about  the value's fields that travel in the header, by name.
+    """
+
+    shapes: tuple[tuple[str, int, int], ...]
+    nbytes: int
+    about: dict[str, Any]
+
+
 class Assembler(Generic[AnyStreamed]):
     """Puts the parts of one call together, given in order. `peer` takes at most `bytes_max` array bytes in one."""
 
     part: ClassVar[type[Any]]
+    header: ClassVar[type[Any]]
     brings_ids: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = True
     columns_max: ClassVar[int] = MAX_DIM
@@ -184,14 +225,36 @@ class Assembler(Generic[AnyStreamed]):
         """Check what the header announces and make room for it."""
         if self._about is not None:
             raise InvalidRequest("header", "repeated", "in the first part only")
-        announced = sum(self._check_shape(shape) for shape in header.tables)
-        if announced > self._bytes_max:
-            raise RequestTooLarge(self._peer, announced, self._bytes_max)
+        self.make_room(self.announced(header))
+
+    @classmethod
+    def announced(cls, header: Any) -> Announced:
+        """Return what a header announces; InvalidRequest where no value of this class could follow it."""
+        nbytes = sum([cls._check_shape(shape) for shape in header.tables])
         names = {shape.table for shape in header.tables}
         if any(names) and len(names) < len(header.tables):
             raise InvalidRequest("header.tables", f"{len(header.tables)} tables of {len(names)} names", "each table once")
-        self._about = self._decode_header(header)
-        self._tables = [self._make_room(shape) for shape in header.tables]
+        shapes = tuple([(shape.table, shape.rows, shape.dim) for shape in header.tables])
+        return Announced(shapes, nbytes, cls._decode_header(header))
+
+    def make_room(self, announced: Announced, make: MakeArray = empty_aligned) -> None:
+        """Let `make` make room for what is announced: of each table the ids, then the rows. RequestTooLarge comes before any."""
+        if announced.nbytes > self._bytes_max:
+            raise RequestTooLarge(self._peer, announced.nbytes, self._bytes_max)
+        self._about = announced.about
+        self._tables = [self._make_table(*shape, make) for shape in announced.shapes]
+
+    def rooms(self) -> list[NDArray[Any]]:
+        """Return the rooms, in the order in which they were made, to somebody who fills them whole: no slices are to come."""
+        for table in self._tables:
+            table.filled = table.count
+        return [room for table in self._tables for room in self._rooms_of(table)]
+
+    def _rooms_of(self, table: _Table) -> Iterator[NDArray[Any]]:
+        if self.brings_ids:
+            yield table.ids
+        if self.brings_rows:
+            yield table.rows
 
     def take_slice(self, index: int, ids: bytes, rows: bytes) -> None:
         """Copy the next rows of table `index` to their place."""
@@ -219,26 +282,28 @@ class Assembler(Generic[AnyStreamed]):
                 raise InvalidRequest(table.what, f"{table.filled} rows", f"{table.count} rows, as announced")
         return self._build(self._tables, self._about)
 
-    def _decode_header(self, header: Any) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: Any) -> dict[str, Any]:
         """Return the value's fields that travel in the header, by name."""
         raise NotImplementedError
 
     def _build(self, tables: list[_Table], about: dict[str, Any]) -> AnyStreamed:
         raise NotImplementedError
 
-    def _check_shape(self, shape: pb.TableShape) -> int:
+    @classmethod
+    def _check_shape(cls, shape: pb.TableShape) -> int:
         """Return how many array bytes this table announces."""
         if shape.rows < 0:
             raise InvalidRequest(f"rows of table {shape.table!r}", str(shape.rows), "a count, at least 0")
-        dims = range(1, self.columns_max + 1) if self.brings_rows else range(1)
+        dims = range(1, cls.columns_max + 1) if cls.brings_rows else range(1)
         if shape.dim not in dims:
             raise InvalidRequest(f"dim of table {shape.table!r}", str(shape.dim), f"a whole number from {dims.start} to {dims.stop - 1}")
-        return shape.rows * (ID.itemsize * self.brings_ids + WEIGHT.itemsize * shape.dim)
+        return shape.rows * (ID.itemsize * cls.brings_ids + WEIGHT.itemsize * shape.dim)
 
-    def _make_room(self, shape: pb.TableShape) -> _Table:
-        ids = empty_aligned((shape.rows if self.brings_ids else 0,), np.dtype(np.uint64))
-        rows = empty_aligned((shape.rows if self.brings_rows else 0, shape.dim), np.dtype(np.float32))
-        return _Table(shape.table, shape.rows, ids, rows)
+    def _make_table(self, name: str, count: int, dim: int, make: MakeArray) -> _Table:
+        ids = make((count,), ID) if self.brings_ids else _NO_IDS
+        rows = make((count, dim), WEIGHT) if self.brings_rows else np.empty((0, dim), WEIGHT)
+        return _Table(name, count, ids, rows)
 
     def _count(self, table: _Table, ids: bytes, rows: bytes) -> int:
         """Return how many rows a slice brings."""
@@ -256,9 +321,11 @@ class PullAssembler(Assembler[Pull]):
     """Takes PullPart messages."""
 
     part = pb.PullPart
+    header = pb.PullHeader
     brings_rows = False
 
-    def _decode_header(self, header: pb.PullHeader) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: pb.PullHeader) -> dict[str, Any]:
         check_limits("Pull", "wait_s", header.wait_s)
         check_limits("Pull", "at_step", header.at_step)
         finished = decode(Finished, header.finished) if header.HasField("finished") else None
@@ -272,9 +339,11 @@ class PulledAssembler(Assembler[Pulled]):
     """Takes PulledPart messages."""
 
     part = pb.PulledPart
+    header = pb.PulledHeader
     brings_ids = False
 
-    def _decode_header(self, header: pb.PulledHeader) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: pb.PulledHeader) -> dict[str, Any]:
         return {"step": header.step}
 
     def _build(self, tables: list[_Table], about: dict[str, Any]) -> Pulled:
@@ -285,8 +354,10 @@ class PushAssembler(Assembler[Push]):
     """Takes PushPart messages."""
 
     part = pb.PushPart
+    header = pb.PushHeader
 
-    def _decode_header(self, header: pb.PushHeader) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: pb.PushHeader) -> dict[str, Any]:
         check_limits("Push", "seq", header.seq)
         hyperparameters = tuple(decode(Hyperparameters, item) for item in header.hyperparameters)
         return {"fence": _fence("Push", header), "seq": header.seq, "hyperparameters": hyperparameters}
@@ -299,9 +370,11 @@ class AssignAssembler(Assembler[Assign]):
     """Takes AssignPart messages."""
 
     part = pb.AssignPart
+    header = pb.AssignHeader
     columns_max = MAX_WIDTH
 
-    def _decode_header(self, header: pb.AssignHeader) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: pb.AssignHeader) -> dict[str, Any]:
         check_limits("Assign", "seq", header.seq)
         columns = tuple(decode(ColumnLayout, column) for column in header.columns)
         return {"fence": _fence("Assign", header), "seq": header.seq, "only_absent": header.only_absent, "columns": columns}
@@ -314,9 +387,11 @@ class ExportAssembler(Assembler[ExportPart]):
     """Takes ExportedPart messages."""
 
     part = pb.ExportedPart
+    header = pb.ExportedHeader
     columns_max = MAX_WIDTH
 
-    def _decode_header(self, header: pb.ExportedHeader) -> dict[str, Any]:
+    @staticmethod
+    def _decode_header(header: pb.ExportedHeader) -> dict[str, Any]:
         if len(header.tables) != 1:
             raise InvalidRequest("header.tables", f"{len(header.tables)} tables", "one table")
         return {}

@@ -40,7 +40,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class TableIds:
-    """Some ids of a table. ids uint64[n], each once."""
+    """Some ids of a table. ids uint64[n]; a repeat is legal."""
 
     table: str
     ids: Ids
@@ -219,6 +219,29 @@ class Stats:
 
     server: dict[str, float]
     tables: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLane:
+    """Ask a server how to reach it by the fast lane (frames.py); `version`: of the frames that the asker speaks."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOffered:
+    """How a server listens for lanes; a way that it has not is "" or 0.
+
+    `unix_path`: of its socket, for those on its host. `port`: at the host where it was asked. `token`: what a lane's hello must bring.
+    `max_request_bytes`: the most array bytes in one request.
+    """
+
+    server: str
+    version: int
+    unix_path: str
+    port: int
+    token: bytes
+    max_request_bytes: int
 
 
 # --- orders to a server, from the coordinator (or, for a map, from any peer) ------------------------------------------------

@@ -48,10 +48,15 @@ def to_status(error: ParameterServerError) -> tuple[grpc.StatusCode, str, bytes]
 
     Texts are cut at TEXT_BYTES_MAX, since metadata has a limit; apart from that `from_status` gives the same error back.
     """
+    return _CODES[error.code], _cut(str(error), MESSAGE_BYTES_MAX), to_detail(error)
+
+
+def to_detail(error: ParameterServerError) -> bytes:
+    """Return the detail of an error, as bytes; its texts are cut."""
     detail = common_pb2.ErrorDetail(class_name=type(error).__name__)
     for name, value in error.values().items():
         _encode_field(detail.fields[name], value)
-    return _CODES[error.code], _cut(str(error), MESSAGE_BYTES_MAX), detail.SerializeToString()
+    return detail.SerializeToString()
 
 
 def from_status(
@@ -68,7 +73,7 @@ def from_status(
     Without a detail of ours the status is gRPC's own or a proxy's: Unreachable where the same call may succeed later (pushes are named, so
     repeating one is safe), else InvalidRequest. `peer`, `address` and `after_s` say who was asked, and how long ago.
     """
-    error = _decode(detail) if detail else None
+    error = from_detail(detail) if detail else None
     if error is not None:
         return error
     said = f"{code.name}: {message}" if message else code.name
@@ -87,7 +92,7 @@ def from_call(error: grpc.RpcError, *, peer: str, address: str, after_s: float) 
     return from_status(call.code(), call.details() or "", details[0] if details else None, peer=peer, address=address, after_s=after_s)
 
 
-def _decode(data: bytes) -> ParameterServerError | None:
+def from_detail(data: bytes) -> ParameterServerError | None:
     """Return the error of a detail; None where it is malformed, or of a class that only a newer version knows."""
     try:
         detail = common_pb2.ErrorDetail.FromString(data)

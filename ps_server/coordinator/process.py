@@ -6,6 +6,7 @@ from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
+from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
 
 
@@ -19,9 +20,14 @@ class CoordinatorRole:
 
     service = COORDINATOR
     max_request_bytes = REQUEST_BYTES_MAX
+    answers = NO_ANSWERS
 
     def __init__(self, settings: CoordinatorSettings, sender: Sender) -> None:
         self.loop = CoreLoop(CoordinatorCore(servers_expected=settings.servers), sender.send, name="The coordinator")
 
     async def join(self, address: str) -> None:
         """Nothing is left to do."""
+
+    async def close(self) -> None:
+        """Refuse what waits and what comes."""
+        await self.loop.close()

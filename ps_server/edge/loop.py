@@ -1,7 +1,7 @@
 """Drive a core in one asyncio loop: requests in, answers out, orders to other servers, and a tick when one is due.
 
-The core decides, one event at a time; a request that it parks is a future here. A bug in the core fails the request that met it, with an
-incident id that finds its traceback in the log; the loop lives on.
+The core decides, one event at a time; whoever asks gives a callback, or awaits a future. A bug in the core fails the request that met it,
+with an incident id that finds its traceback in the log; the loop lives on.
 """
 
 import asyncio
@@ -15,13 +15,16 @@ import structlog
 
 from ps_proto.errors import ParameterServerError, Recovering
 from ps_proto.status import as_ours
-from ps_server.events import Answered, Asked, Body, Core, Dropped, Effect, Event, Refuse, Reply, Tell, Ticked
+from ps_server.events import Answered, Asked, Body, Core, Dropped, Effect, Event, MakeRows, Refuse, Reply, Tell, Ticked
+from sharding.arrays import aligned_rows
 
 TICK_S_MIN = 0.001  # between two ticks, whatever the core asks for
 TICK_S_AFTER_BUG = 1.0
 
 Send = Callable[[str, str, Body], Awaitable[Body]]  # (server, address, order) -> its reply
 Prepare = Callable[[Body], Awaitable[None]]
+Outcome = Body | ParameterServerError
+Answer = Callable[[Outcome], None]
 
 log = structlog.get_logger()
 
@@ -49,7 +52,7 @@ class CoreLoop:
         self._now_s = now_s
         self._prepare = prepare
         self._requests = itertools.count(1)
-        self._parked: dict[int, asyncio.Future[Body]] = {}
+        self._answers: dict[int, Answer] = {}  # of those who wait
         self._orders: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -61,15 +64,32 @@ class CoreLoop:
         if self._prepare is not None:
             await self._prepare(body)
             self._check_open()
-        request = next(self._requests)
-        answer = self._parked[request] = asyncio.get_running_loop().create_future()
-        self._turn(Asked(request, body))
+        answer: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        request = self.ask(body, lambda outcome: _settle(answer, outcome))
         try:
             return await answer
         except asyncio.CancelledError:
-            if self._parked.pop(request, None) is not None:
-                self._turn(Dropped(request))
+            if request is not None:
+                self.drop(request)
             raise
+
+    def ask(self, body: Body, answer: Answer, make_rows: MakeRows = aligned_rows, is_borrowed: bool = False) -> int | None:
+        """Ask the core what needs no preparing; `answer` is called with the outcome, once, now or later.
+
+        Return the request's number where it is later, for `drop`. `make_rows`, `is_borrowed`: as in Asked.
+        """
+        request = next(self._requests)
+        self._answers[request] = answer
+        if self._is_closed:
+            self._settle(request, self._closing())
+        else:
+            self._turn(Asked(request, body, make_rows, is_borrowed))
+        return request if request in self._answers else None
+
+    def drop(self, request: int) -> None:
+        """Tell the core that nobody waits for this request any more; its answer is not called. One that was answered is fine."""
+        if self._answers.pop(request, None) is not None:
+            self._turn(Dropped(request))
 
     def report(self, bug: BaseException, doing: str) -> ParameterServerError:
         """Log an exception that is not ours, with its traceback; return the error that stands for it."""
@@ -82,7 +102,7 @@ class CoreLoop:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for request in list(self._parked):
+        for request in list(self._answers):
             self._settle(request, self._closing())
         orders = list(self._orders)
         for order in orders:
@@ -122,15 +142,11 @@ class CoreLoop:
                 self._orders.add(order)
                 order.add_done_callback(self._orders.discard)
 
-    def _settle(self, request: int, outcome: Body | ParameterServerError) -> None:
+    def _settle(self, request: int, outcome: Outcome) -> None:
         """Answer a request, unless whoever asked has gone."""
-        answer = self._parked.pop(request, None)
-        if answer is None or answer.done():
-            return
-        if isinstance(outcome, ParameterServerError):
-            answer.set_exception(outcome)
-        else:
-            answer.set_result(outcome)
+        answer = self._answers.pop(request, None)
+        if answer is not None:
+            answer(outcome)
 
     async def _tell(self, order: Tell) -> None:
         outcome: Any
@@ -166,3 +182,13 @@ class CoreLoop:
             self._turn(Ticked())
         else:
             self._arm()
+
+
+def _settle(answer: "asyncio.Future[Body]", outcome: Outcome) -> None:
+    """Give a future its outcome, unless it was cancelled."""
+    if answer.done():
+        return
+    if isinstance(outcome, ParameterServerError):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -1,4 +1,4 @@
-"""A server as a process: a shard behind gRPC, known to the coordinator."""
+"""A server as a process: a shard behind gRPC and the fast lane, known to the coordinator."""
 
 import asyncio
 import secrets
@@ -7,10 +7,12 @@ import structlog
 
 from ps_proto.errors import Recovering, Unreachable
 from ps_proto.methods import PARAMETER_SERVER
-from ps_proto.requests import RegisterServer
+from ps_proto.requests import LaneOffered, OpenLane, RegisterServer
 from ps_server.edge.aside import run_aside
+from ps_server.edge.lane.listener import LaneListener, LaneSettings
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
+from ps_server.edge.servicer import Answers
 from ps_server.edge.serving import run_process
 from ps_server.edge.settings import ServerSettings
 from ps_server.edge.table_warm_up import TableWarmUp
@@ -36,13 +38,17 @@ class ServerRole:
         shard = Shard(settings.name, settings.rows_max, settings.max_request_bytes)
         self.loop = CoreLoop(shard, sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare)
         self.max_request_bytes = settings.max_request_bytes
+        self.answers: Answers = {OpenLane: self._offer_lane}
+        self._lanes: LaneListener | None = None
         self._settings = settings
         self._sender = sender
         self._nonce = secrets.randbits(64)
 
     async def join(self, address: str) -> None:
-        """Warm up, then register at the coordinator, which is asked again until it answers."""
+        """Warm up, listen for lanes, then register at the coordinator, which is asked again until it answers."""
         await run_aside("warm-up", warm_up)
+        self._lanes = LaneListener(self.loop, LaneSettings(self._settings.host, self._settings.lane_port, self.max_request_bytes))
+        log.info("listening for lanes", unix_path=self._lanes.unix_path, port=self._lanes.port)
         request = RegisterServer(self._settings.name, self._settings.advertise or address, self._settings.weight, self._nonce)
         retry_s = RETRY_FIRST_S
         while True:
@@ -56,3 +62,14 @@ class ServerRole:
             else:
                 log.info("registered", coordinator=self._settings.coordinator, address=request.address)
                 return
+
+    async def close(self) -> None:
+        """Refuse what waits and what comes, then end the lanes."""
+        await self.loop.close()
+        if self._lanes is not None:
+            await self._lanes.close()
+
+    def _offer_lane(self, asked: OpenLane) -> LaneOffered:
+        if self._lanes is None:
+            raise Recovering(self._settings.name, "it is starting")
+        return self._lanes.offer(asked)

@@ -3,7 +3,7 @@
 Handlers take and give bytes and parse by hand, so that malformed ones are a typed error as any other (gRPC itself would say UNKNOWN).
 """
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Any
 
 import grpc
@@ -14,8 +14,12 @@ from ps_proto.methods import METHODS, Method, Reader, to_bytes
 from ps_proto.parts import PART_SIZE_BYTES, REQUEST_BYTES_MAX
 from ps_proto.status import DETAIL_KEY, to_status
 from ps_server.edge.loop import CoreLoop
+from ps_server.events import Body
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Answers = Mapping[type, Callable[[Any], Body]]
+
+NO_ANSWERS: Answers = {}
 
 
 def add_servicer(
@@ -24,12 +28,14 @@ def add_servicer(
     loop: CoreLoop,
     max_request_bytes: int = REQUEST_BYTES_MAX,
     part_size_bytes: int = PART_SIZE_BYTES,
+    answers: Answers = NO_ANSWERS,
 ) -> None:
     """Let `server` answer all methods of `service` from `loop`.
 
+    Requests of the classes in `answers` are answered there: what the edge knows, the core is not asked.
     A request that announces more than `max_request_bytes` of arrays is RequestTooLarge; replies are cut at `part_size_bytes`.
     """
-    servicer = Servicer(loop, max_request_bytes, part_size_bytes)
+    servicer = Servicer(loop, max_request_bytes, part_size_bytes, answers)
     handlers = {method.name: servicer.handler(method) for method in METHODS.values() if method.service == service}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
@@ -37,10 +43,11 @@ def add_servicer(
 class Servicer:
     """Answers calls from a CoreLoop."""
 
-    def __init__(self, loop: CoreLoop, max_request_bytes: int, part_size_bytes: int) -> None:
+    def __init__(self, loop: CoreLoop, max_request_bytes: int, part_size_bytes: int, answers: Answers) -> None:
         self._loop = loop
         self._max_request_bytes = max_request_bytes
         self._part_size_bytes = part_size_bytes
+        self._answers = answers
 
     def handler(self, method: Method) -> "grpc.RpcMethodHandler[Any, Any]":  # generic in its stub only
         """Return what gRPC calls for each call of a method."""
@@ -66,7 +73,9 @@ class Servicer:
     async def _answer(self, method: Method, request: bytes | AsyncIterable[bytes], context: Context) -> AsyncIterator[bytes]:
         """Yield the reply's messages, or end the call with a status: the one place where exceptions become statuses."""
         try:
-            reply = await self._loop.submit(await self._read(method, request))
+            body = await self._read(method, request)
+            answer = self._answers.get(method.request)
+            reply = await self._loop.submit(body) if answer is None else answer(body)
             for message in to_bytes(reply, self._part_size_bytes):
                 yield message
             return

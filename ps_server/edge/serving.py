@@ -21,7 +21,7 @@ from ps_server.edge.log import configure_log
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.parent import wait_for_exit_of
 from ps_server.edge.sender import Sender
-from ps_server.edge.servicer import add_servicer
+from ps_server.edge.servicer import Answers, add_servicer
 from ps_server.edge.settings import ProcessSettings
 
 STOPPED, REFUSED, WRONG_USAGE = 0, 1, 2  # the exit codes
@@ -36,9 +36,14 @@ class Role(Protocol):
     service: str  # the full name of its gRPC service
     loop: CoreLoop  # answers that service
     max_request_bytes: int
+    answers: Answers  # to requests that need no core
 
     async def join(self, address: str) -> None:
         """Do what must be done before this process, which listens on `address`, may say that it serves; a ParameterServerError ends it."""
+        ...
+
+    async def close(self) -> None:
+        """Refuse what waits and what comes, and let go of everything."""
         ...
 
 
@@ -61,7 +66,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
     server = grpc.aio.server(options=SERVER_OPTIONS)
     try:
         address = join_address(settings.host, bind(server, settings.host, settings.port))
-        add_servicer(server, role.service, role.loop, role.max_request_bytes)
+        add_servicer(server, role.service, role.loop, role.max_request_bytes, answers=role.answers)
         await health.add_to(server)
         await server.start()
         _tell_address(settings, address)
@@ -78,7 +83,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
         log.error(str(error))
         return REFUSED
     finally:
-        await role.loop.close()
+        await role.close()
         await server.stop(STOP_GRACE_S)
         await sender.close()
     return STOPPED

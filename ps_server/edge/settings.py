@@ -74,6 +74,7 @@ class ServerSettings(ProcessSettings):
     weight: float = Field(1.0, gt=0, description="Share of the rows, relative to the other servers.")
     advertise: Address | None = Field(None, description="host:port that others reach this server at, where it is not the one listened on.")
     max_request_bytes: int = Field(8 * 2**30, ge=1, description="The most bytes of ids and rows in one request.")
+    lane_port: int = Field(0, ge=0, le=65_535, description="Port of the fast lane, on the same host; 0 takes a free one.")
     rows_max: int | None = Field(None, ge=1, description="The most rows that a table may have on this server.")
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ class Read:
 
 
 class ReadRows:
-    """The last answers to each rank's pulls, the arrays themselves, by the clock of the step that they are for.
+    """The last answers to each rank's pulls, the arrays themselves where they are ours, by the clock of the step that they are for.
 
     A rank's answers are kept until it has finished their step; the oldest go first where there are more than `bytes_max` bytes of them, or
     than READS_MAX of one table for one step. Of an id that a rank pulled twice for a step the later answer counts. For other tables nothing
@@ -52,12 +52,17 @@ class ReadRows:
         """Return the bytes kept for all ranks."""
         return sum(self._nbytes.values())
 
-    def keep(self, table: Table, fence: Fence, ids: Ids, rows: Rows) -> None:
-        """Take an answer that a rank is given, ids uint64[n] and rows float32[n, dim]; neither array may change any more."""
+    def keep(self, table: Table, fence: Fence, ids: Ids, rows: Rows, is_borrowed: bool = False) -> None:
+        """Take an answer that a rank is given, ids uint64[n] and rows float32[n, dim]; neither array may change any more.
+
+        `is_borrowed`: the rows do, and are copied.
+        """
         if not table.optimizer.wants_staleness and not table.optimizer.wants_read_rows:
             return
         if not table.optimizer.wants_read_rows:
             ids, rows = ids[:0].copy(), rows[:0].copy()
+        elif is_borrowed:
+            rows = rows.copy()
         name = table.spec.name
         reads = self._reads.setdefault(fence.rank, {}).setdefault((name, fence.clock), deque())
         reads.append(Read(self._updates.get(name, 0), read_only(ids), read_only(rows)))

@@ -3,7 +3,7 @@
 from ps_proto.errors import ParameterServerError, RequestTooLarge, RowsUnset
 from ps_proto.requests import OBSERVER, CloseExport, Done, ExportOpened, ExportPart, OpenExport, Pull, Pulled, ReadExport
 from ps_proto.values import Assigned
-from ps_server.events import Body
+from ps_server.events import Body, MakeRows
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
 from ps_server.shard.exports import Exports
@@ -11,6 +11,7 @@ from ps_server.shard.gate import Gate
 from ps_server.shard.membership import Membership
 from ps_server.shard.parking import Parking, Wait
 from ps_server.shard.steps import Steps
+from sharding.arrays import aligned_rows
 
 
 class Reader:
@@ -37,15 +38,19 @@ class Reader:
 
     # --- pulls ---------------------------------------------------------------------------------------------------------------
 
-    def pull(self, request: int, pull: Pull, now_s: float) -> Body | None:
-        """Take what the pull says is finished; answer it once its tables may be read."""
+    def pull(self, request: int, pull: Pull, now_s: float, make_rows: MakeRows = aligned_rows, is_borrowed: bool = False) -> Body | None:
+        """Take what the pull says is finished; answer it once its tables may be read. `make_rows`, `is_borrowed`: as in Asked."""
         self._membership.check(pull.fence)
         self._check_size(sum([4 * part.ids.size * self._catalog.get(part.table).spec.dim for part in pull.tables]))
         for part in pull.tables:
             self._membership.check_owned(part.table, part.ids)
         if pull.finished is not None:
             self._steps.learn(pull.fence.rank, pull.finished)
-        wait = Wait(pull.fence, pull.wait_s, lambda: self._try_pull(pull), lambda after_s: self._timeout(pull, after_s))
+
+        def attempt() -> Pulled | None:
+            return self._try_pull(pull, make_rows, is_borrowed)
+
+        wait = Wait(pull.fence, pull.wait_s, attempt, lambda after_s: self._timeout(pull, after_s))
         return self._parking.answer_or_park(request, wait, now_s)
 
     def _check_size(self, nbytes: int) -> None:
@@ -53,17 +58,17 @@ class Reader:
         if nbytes > self.bytes_max:
             raise RequestTooLarge(self._membership.server, nbytes, self.bytes_max)
 
-    def _try_pull(self, pull: Pull) -> Pulled | None:
+    def _try_pull(self, pull: Pull, make_rows: MakeRows, is_borrowed: bool) -> Pulled | None:
         tables = [self._catalog.get(part.table) for part in pull.tables]
         if not all([self.gate.may_read(self._catalog.mode(table), pull.fence, pull.at_step) for table in tables]) or self._unset(pull):
             return None
-        rows = tuple([table.pull(part.ids) for table, part in zip(tables, pull.tables, strict=True)])
+        rows = tuple([table.pull(part.ids, make_rows) for table, part in zip(tables, pull.tables, strict=True)])
         self._counters.pulls += 1
         if pull.fence.rank != OBSERVER and tables:
             self._counters.saw_staleness(pull.fence.clock - self._steps.clocks.min_clock)
         for table, part, read in zip(tables, pull.tables, rows, strict=True):
             if pull.fence.rank != OBSERVER and not self._catalog.is_synchronous(part.table):
-                self._steps.reads.keep(table, pull.fence, part.ids, read)
+                self._steps.reads.keep(table, pull.fence, part.ids, read, is_borrowed)
             counters = self._counters.table(part.table)
             counters.rows_pulled += part.ids.size
             counters.bytes_in += part.ids.nbytes

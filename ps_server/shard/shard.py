@@ -83,11 +83,9 @@ class Shard:
         finisher = Finisher(self.membership, self.catalog, self.steps, self._parking)
         orders = Orders(self.membership, self.catalog, self.steps, self.writer)
         self._turns: dict[type[Any], Callable[[int, Any, float], Body | None]] = {
-            Pull: self.reader.pull,
             OpenExport: self.reader.open_export,
             ReadExport: self.reader.read_export,
             CloseExport: self.reader.close_export,
-            Push: self.writer.push,
             Assign: self.writer.assign,
             ClearTable: self.writer.clear,
             Finish: finisher.finish,
@@ -109,7 +107,7 @@ class Shard:
             case Asked(request, body):
                 self._orders_taken += isinstance(body, ORDERS)
                 try:
-                    reply = self._turns[type(body)](request, body, now_s)
+                    reply = self._answer(event, now_s)
                 except ParameterServerError as error:
                     self.counters.refused += 1
                     effects.append(Refuse(request, error))
@@ -130,6 +128,15 @@ class Shard:
             self._woken_at = progress
         effects += self._parking.expire(now_s)
         return effects
+
+    def _answer(self, asked: Asked, now_s: float) -> Body | None:
+        match asked.body:
+            case Pull() as pull:
+                return self.reader.pull(asked.request, pull, now_s, asked.make_rows, asked.is_borrowed)
+            case Push() as push:
+                return self.writer.push(asked.request, push, now_s, asked.is_borrowed)
+            case body:
+                return self._turns[type(body)](asked.request, body, now_s)
 
     def _progress(self) -> tuple[int, ...]:
         """Return numbers of which one differs whenever a parked request may go on, or must be refused before its time.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from ps_proto.errors import TableFull
 from ps_proto.requests import ColumnLayout
 from ps_proto.values import TableSpec
+from ps_server.events import MakeRows
 from ps_server.shard.index import SlotIndex
 from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
 from ps_server.shard.records import Records, Rows, Slots, gather, scatter
@@ -80,15 +81,15 @@ class Table:
         """Return the state columns behind each row, in their order."""
         return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._rows.optimizer.columns])
 
-    def pull(self, ids: Ids) -> Rows:
-        """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes.
+    def pull(self, ids: Ids, make_rows: MakeRows = aligned_rows) -> Rows:
+        """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes, in what `make_rows` makes for them.
 
         No row is made: an absent id reads as its initial value. Where the table has no initial values (Assigned), it raises ValueError;
         `count_absent` tells beforehand.
         """
         ids = _checked_ids(ids)
         slots, absent = self._index.find(ids)
-        rows = aligned_rows(ids.size, self._dim)
+        rows = make_rows(ids.size, self._dim)
         self._rows.read(slots, rows)
         if absent:
             places = np.flatnonzero(slots < 0).astype(np.int32)

@@ -4,7 +4,7 @@ A request is checked whole, then takes effect whole.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,8 +42,8 @@ class Writer:
         self._steps = steps
         self._counters = counters
 
-    def push(self, request: int, push: Push, now_s: float) -> Done:
-        """Stage what is synchronous and apply the rest; a name that is known changes nothing (R2, R3).
+    def push(self, request: int, push: Push, now_s: float, is_borrowed: bool = False) -> Done:
+        """Stage what is synchronous, copied where it `is_borrowed`, and apply the rest; a name that is known changes nothing (R2, R3).
 
         With backup workers a rank may be late: what it would stage is not taken, and the answer's step tells it so (R9). Where a table's
         optimizer raises, the others have their gradients all the same, and the push is refused with OptimizerFailed.
@@ -65,8 +65,10 @@ class Writer:
         self._counters.pushes += 1
         if is_late:
             self._counters.pushes_late += 1
-        elif staged and not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, tuple(staged)):
-            self._counters.pushes_repeated += 1
+        elif staged:
+            own = tuple([replace(part, rows=part.rows.copy()) for part in staged] if is_borrowed else staged)
+            if not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, own):
+                self._counters.pushes_repeated += 1
         failure: OptimizerFailed | None = None
         for fresh in self._fresh(push, arriving):
             origin = self._steps.reads.origin(self._catalog.tables[fresh.table], push.fence, push.seq, fresh.ids)

@@ -11,11 +11,15 @@ from cyclopts import Parameter
 from ps_proto.errors import InvalidRequest
 from ps_proto.plugins import join_names
 from ps_worker.place import COORDINATOR, RANK, WORLD_SIZE, find_place
+from ps_worker.transport.choice import TRANSPORTS, VARIABLE, find_transport
 
 WRONG_USAGE = 2  # the exit code
 SERVERS_MAX = 256
 
 Arguments = Annotated[str, Parameter(allow_leading_hyphen=True, help="The script's own arguments: all that stands after it.")]
+Transport = Annotated[
+    str | None, Parameter(help=f"How rows travel: {', '.join(TRANSPORTS)}; auto: the first of the others that works. [env: {VARIABLE}]")
+]
 Script = Annotated[str, Parameter(help="Training script that each worker runs.")]
 
 
@@ -39,6 +43,7 @@ def launch(
     plugin: Annotated[
         list[str] | None, Parameter(negative=(), help="Module with optimizers and initializers of your own; may be given again.")
     ] = None,
+    transport: Transport = None,
     max_restarts: Annotated[int, Parameter(help="How often a worker that failed is started again; only 0 for now.")] = 0,
 ) -> int:
     """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
@@ -57,6 +62,7 @@ def launch(
         _check_script(script)
         _check_log_dir(log_dir)
         plugins = join_names("plugin", plugin or [])
+        transport = find_transport(transport, os.environ)
     except InvalidRequest as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
@@ -66,7 +72,7 @@ def launch(
         from ps_worker.launch.console import Console
         from ps_worker.launch.supervisor import Plan, Supervisor
 
-        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins)
+        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport)
         return Supervisor(plan, Console(os.environ), signals).run()
 
 
@@ -77,6 +83,7 @@ def worker(
     coordinator: Annotated[str | None, Parameter(help=f"The coordinator's host:port. [env: {COORDINATOR}]")] = None,
     rank: Annotated[int | None, Parameter(help=f"This worker's number, from 0. [env: {RANK}]")] = None,
     world_size: Annotated[int | None, Parameter(help=f"How many workers the job has. [env: {WORLD_SIZE}]")] = None,
+    transport: Transport = None,
 ) -> int:
     """Run a training script as one worker of a job; on several machines, once for each worker.
 
@@ -84,11 +91,12 @@ def worker(
     """
     try:
         place = find_place(coordinator, rank, world_size, os.environ)
+        transport = find_transport(transport, os.environ)
         _check_script(script)
     except InvalidRequest as error:
         print(error, file=sys.stderr)
         return WRONG_USAGE
-    os.execve(sys.executable, [sys.executable, script, *arguments], {**os.environ, **place.variables()})
+    os.execve(sys.executable, [sys.executable, script, *arguments], {**os.environ, **place.variables(), VARIABLE: transport})
 
 
 def _check_count(name: str, number: int, most: int | None) -> None:

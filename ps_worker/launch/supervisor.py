@@ -18,6 +18,8 @@ from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.local_cluster import LocalCluster
 from ps_worker.place import Place
+from ps_worker.transport.choice import AUTO
+from ps_worker.transport.choice import VARIABLE as TRANSPORT
 
 POLL_S = 0.05
 START_TIMEOUT_S = 120.0  # the first start ever compiles the kernels
@@ -30,7 +32,7 @@ class Plan:
     """What to run.
 
     command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
-    plugins  modules that all processes import, with commas between them
+    plugins  modules that all processes import, with commas between them     transport  how the workers' rows travel
     """
 
     servers: int
@@ -40,6 +42,7 @@ class Plan:
     log_dir: Path | None
     log_level: str
     plugins: str = ""
+    transport: str = AUTO
 
 
 class Supervisor:
@@ -140,6 +143,7 @@ def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping
         "OMP_NUM_THREADS": str(threads),
         **environment,
         **plugins,
+        TRANSPORT: plan.transport,
         **Place(address, rank, plan.workers).variables(),
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(plan.workers),

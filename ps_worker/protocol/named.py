@@ -26,7 +26,7 @@ class Merged:
         The last `state_words` of a row are of state columns: they may count, and be any bits. `repeats` False: InvalidRequest where an id
         comes twice.
         """
-        wanted = Wanted.of(table, ids)
+        wanted = Wanted.to_write(table, ids)
         if wanted.inverse is not None and not repeats:
             got = f"{ids.size} with {ids.size - wanted.ids.size} repeats"
             raise InvalidRequest(f"ids of table {table!r}", got, "each given once to assign")
@@ -37,7 +37,7 @@ class Merged:
         return cls(wanted, rows)
 
     def copied(self) -> "Merged":
-        return Merged(replace(self.wanted, ids=self.wanted.ids.copy()), self.rows.copy())
+        return Merged(self.wanted._replace(ids=self.wanted.ids.copy()), self.rows.copy())
 
 
 @dataclass(frozen=True, slots=True)

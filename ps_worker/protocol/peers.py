@@ -22,11 +22,7 @@ class Peers:
         self._coordinator = coordinator
         self._view = view
         self._asker = Asker(world, patience)
-
-    @property
-    def wait_s(self) -> float:
-        """How long one request may be parked, in seconds."""
-        return min(WAIT_SLICE_S, self._asker.patience.wait_timeout_s)
+        self.wait_s = min(WAIT_SLICE_S, patience.wait_timeout_s)  # how long one request may be parked
 
     def now_s(self) -> float:
         return self._asker.world.now_s()
@@ -42,7 +38,8 @@ class Peers:
     def ask(self, bodies: Mapping[str, Any], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
         """Ask some servers one request each; return the replies by server. `on_refused` is `Asker.ask`'s."""
         hand_on = InstallMap(self._view.map)
-        questions = {peer: Question(self._address(peer), body, self._nbytes(body), hand_on) for peer, body in bodies.items()}
+        addresses = {server.name: server.address for server in self._view.map.servers}
+        questions = {peer: Question(addresses[peer], body, self._nbytes(body), hand_on) for peer, body in bodies.items()}
         return self._asker.ask(questions, on_refused)
 
     def ask_all(self, body: Any) -> Operation[dict[str, Any]]:
@@ -52,10 +49,6 @@ class Peers:
     def servers(self) -> list[str]:
         """Return the names of the map's servers, in its order."""
         return [server.name for server in self._view.map.servers]
-
-    def _address(self, server: str) -> str:
-        shard_map = self._view.map
-        return shard_map.servers[shard_map.index_of(server)].address
 
     def _nbytes(self, body: Any) -> int:
         if isinstance(body, Push | Assign):

@@ -111,6 +111,10 @@ class Worker:
         """Use these hyperparameters from this step on; the table must be known and the kind its own."""
         self._tables.set_optimizer(table, optimizer)
 
+    def knows(self, tables: Sequence[str]) -> bool:
+        """Return whether there is nothing to ask to know the specs of these tables."""
+        return self._tables.knows(tables)
+
     def know(self, tables: Sequence[str]) -> Operation[None]:
         """Make sure that the specs of these tables are known; UnknownTable where one does not exist."""
         return self._tables.know(tables)
@@ -122,7 +126,7 @@ class Worker:
 
         The first one of a step also tells every server that the step before it is finished, and goes on when all have answered (R4, R5).
         """
-        return self._reader.pull([Wanted.of(table, ids) for table, ids in tables], self.turn if turn is None else turn)
+        return self._reader.pull([Wanted.to_read(table, ids) for table, ids in tables], self.turn if turn is None else turn)
 
     def may_ask_ahead(self, tables: Sequence[str], turn: int) -> bool:
         """Return whether a pull for `turn` could be answered before this worker has finished the steps up to it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ps_worker as ps
 from jobs import TABLES, gradients_of, halves, ids_of
@@ -14,13 +15,14 @@ def run_ranks(world_size: int, work: Callable[[int], None]) -> None:
             outcome.result(timeout=100)
 
 
-def train(address: str, world_size: int, steps: int, part_size_bytes: int, rpc_timeout_s: float = 10.0) -> dict[str, tuple[object, object]]:
+def train(
+    address: str, world_size: int, steps: int, part_size_bytes: int = 1 << 20, rpc_timeout_s: float = 10.0, transport: str = "grpc"
+) -> dict[str, tuple[object, object]]:
     """Run the synchronous job of jobs.py; return all rows as an observer exports them."""
+    how: Any = {"part_size_bytes": part_size_bytes, "rpc_timeout_s": rpc_timeout_s, "transport": transport}
 
     def work(rank: int) -> None:
-        with ps.connect(
-            address, rank=rank, world_size=world_size, mode=ps.Sync(), part_size_bytes=part_size_bytes, rpc_timeout_s=rpc_timeout_s
-        ) as client:
+        with ps.connect(address, rank=rank, world_size=world_size, mode=ps.Sync(), **how) as client:
             for spec in TABLES:
                 client.create_table(spec)
             for step in range(steps):
@@ -34,5 +36,5 @@ def train(address: str, world_size: int, steps: int, part_size_bytes: int, rpc_t
                 client.end_step()
 
     run_ranks(world_size, work)
-    with ps.connect(address, part_size_bytes=part_size_bytes) as observer:
+    with ps.connect(address, **how) as observer:
         return {spec.name: observer.export(spec.name) for spec in TABLES}

@@ -36,10 +36,14 @@ def cluster() -> Iterator[ps.LocalCluster]:
 
 
 @contextmanager
-def running(cluster: ps.LocalCluster, script: str, part_size_bytes: int = 1 << 20) -> "Iterator[subprocess.Popen[str]]":
+def running(
+    cluster: ps.LocalCluster, script: str, part_size_bytes: int = 1 << 20, transport: str = "auto"
+) -> "Iterator[subprocess.Popen[str]]":
     """Run a script that begins as CONNECTED does; it is killed where it outlives the block."""
     command = [sys.executable, "-c", CONNECTED + script, cluster.address, str(part_size_bytes)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "ROWSTEAD_TRANSPORT": transport}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             yield process
         finally:
@@ -89,9 +93,9 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_a_wait_and_the_process(cluster: ps.LocalCluster, wait: str) -> None:
-    with running(cluster, f"client.end_step()\n{WAITS[wait]}") as process:
+@pytest.mark.parametrize(("wait", "transport"), [*[(wait, "auto") for wait in WAITS], ("pull", "grpc"), ("flush", "grpc")])
+def test_ctrl_c_ends_a_wait_and_the_process(cluster: ps.LocalCluster, wait: str, transport: str) -> None:
+    with running(cluster, f"client.end_step()\n{WAITS[wait]}", transport=transport) as process:
         poll_until(is_parked(cluster, SERVERS))
         process.send_signal(signal.SIGINT)
         assert_interrupted(process)
@@ -100,11 +104,20 @@ def test_ctrl_c_ends_a_wait_and_the_process(cluster: ps.LocalCluster, wait: str)
 
 # A thread sends the signal to its own process, once the main thread is in the call that carries the push.
 INTERRUPTED_PUSH = """
+import ps_worker.transport.lane
+ps_worker.transport.lane.ARENA_BYTES_MIN = 1
+
+def is_push(frame) -> bool:
+    while frame is not None and frame.f_code.co_name != "call":
+        frame = frame.f_back
+    return frame is not None and type(frame.f_locals["body"]).__name__ == "Push"
+
 def interrupt() -> None:
     while True:
         frame = sys._current_frames()[threading.main_thread().ident]
         while frame is not None:
-            if frame.f_code.co_name == "_exchange" and "Push" in str(frame.f_locals.get("method")):
+            over_grpc = frame.f_code.co_name == "_exchange" and "Push" in str(frame.f_locals.get("method"))
+            if over_grpc or (frame.f_code.co_name == "_receive" and is_push(frame.f_back)):
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             frame = frame.f_back
@@ -122,8 +135,17 @@ def push_interrupted() -> None:
 """
 
 
-@pytest.mark.parametrize("part_size_bytes", [1 << 20, 1_024], ids=["one message", "many parts"])
-def test_a_push_that_ctrl_c_interrupted_can_be_sent_again_and_counts_once(cluster: ps.LocalCluster, part_size_bytes: int) -> None:
+WAYS = pytest.mark.parametrize(
+    ("transport", "part_size_bytes"),
+    [("grpc", 1 << 20), ("grpc", 1_024), ("arena", 1 << 20), ("tcp", 1 << 20)],
+    ids=["one message", "many parts", "arena", "tcp"],
+)
+
+
+@WAYS
+def test_a_push_that_ctrl_c_interrupted_can_be_sent_again_and_counts_once(
+    cluster: ps.LocalCluster, transport: str, part_size_bytes: int
+) -> None:
     script = """
 try:
     push_interrupted()
@@ -133,7 +155,7 @@ input()
 client.retry_push()
 print(f"after {client.pull('counts', ids).sum()}", flush=True)
 """
-    with running(cluster, INTERRUPTED_PUSH + script, part_size_bytes) as process:
+    with running(cluster, INTERRUPTED_PUSH + script, part_size_bytes, transport) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         before = float(process.stdout.readline().removeprefix("before "))
@@ -148,9 +170,9 @@ print(f"after {client.pull('counts', ids).sum()}", flush=True)
 
 
 @pytest.mark.parametrize("block", ["push_interrupted()", "with client:\n    push_interrupted()"], ids=["alone", "inside with"])
-@pytest.mark.parametrize("part_size_bytes", [1 << 20, 1_024], ids=["one message", "many parts"])
-def test_ctrl_c_in_a_push_ends_the_process(cluster: ps.LocalCluster, part_size_bytes: int, block: str) -> None:
-    with running(cluster, INTERRUPTED_PUSH + block, part_size_bytes) as process:
+@WAYS
+def test_ctrl_c_in_a_push_ends_the_process(cluster: ps.LocalCluster, transport: str, part_size_bytes: int, block: str) -> None:
+    with running(cluster, INTERRUPTED_PUSH + block, part_size_bytes, transport) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline().startswith("before ")

@@ -1,4 +1,5 @@
-"""Real processes behind a proxy that loses and doubles: asynchronous and bounded runs sum to exactly what was pushed, per id."""
+"""Real processes, behind a proxy that loses and doubles or over lanes that are cut: asynchronous and bounded runs sum to exactly what was
+pushed, per id."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import ps_worker as ps
+from cut_lanes import FATES, CutLanes
 from jobs import counting_table
 from procs.proxied import proxied_cluster
 from procs.ranks import run_ranks
@@ -14,13 +16,13 @@ from procs.ranks import run_ranks
 WORKERS, STEPS, IDS = 3, 20, 500
 
 
-@pytest.mark.parametrize("mode", [ps.Async(), ps.BoundedStaleness(2)], ids=str)
-def test_each_push_counts_once(mode: ps.Mode, tmp_path: Path) -> None:
+def check_each_push_counts_once(address: str, mode: ps.Mode, transport: str) -> None:
+    """Push from all ranks and compare; then see that some push arrived again under its name."""
     pushed: list[Counter[int]] = [Counter() for _ in range(WORKERS)]
 
     def work(rank: int) -> None:
         rng = np.random.default_rng([5, rank])
-        with ps.connect(cluster.address, rank=rank, world_size=WORKERS, mode=mode) as client:
+        with ps.connect(address, rank=rank, world_size=WORKERS, mode=mode, transport=transport) as client:
             client.create_table(counting_table("counts"))
             for _ in range(STEPS):
                 ids = rng.integers(0, IDS, 100).astype(np.uint64)  # of all ranks, with repeats
@@ -31,14 +33,29 @@ def test_each_push_counts_once(mode: ps.Mode, tmp_path: Path) -> None:
                     pushed[rank][id] += count
                 client.end_step()
 
-    with proxied_cluster(tmp_path, servers=2, seed=23, lose=0.15, double=0.15) as cluster:
-        run_ranks(WORKERS, work)
-        with ps.connect(cluster.address) as observer:
-            ids, rows = observer.export("counts")
-            repeated = sum(stats.tables["counts"]["rows_repeated"] for stats in observer.stats().values())
+    run_ranks(WORKERS, work)
+    with ps.connect(address, transport=transport) as observer:
+        ids, rows = observer.export("counts")
+        repeated = sum(stats.tables["counts"]["rows_repeated"] for stats in observer.stats().values())
     total = sum(pushed, Counter())
     assert {int(id): -float(row[0]) for id, row in zip(ids, rows, strict=True)} == {id: float(count) for id, count in total.items()}
     assert (rows[:, 0] == rows[:, 1]).all()
-    for kind in ("request lost", "answer lost", "request doubled"):
-        assert cluster.faults(kind) > 0, kind
     assert repeated > 0, "some push arrived again under its name"
+
+
+@pytest.mark.parametrize("mode", [ps.Async(), ps.BoundedStaleness(2)], ids=str)
+def test_each_push_counts_once_through_a_faulty_network(mode: ps.Mode, tmp_path: Path) -> None:
+    with proxied_cluster(tmp_path, servers=2, seed=23, lose=0.15, double=0.15) as cluster:
+        check_each_push_counts_once(cluster.address, mode, "grpc")
+        for kind in ("request lost", "answer lost", "request doubled"):
+            assert cluster.faults(kind) > 0, kind
+
+
+@pytest.mark.parametrize(
+    ("transport", "mode"), [("arena", ps.Async()), ("unix", ps.BoundedStaleness(2)), ("tcp", ps.Async())], ids=["arena", "unix", "tcp"]
+)
+def test_each_push_counts_once_over_lanes_that_are_cut(transport: str, mode: ps.Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = CutLanes(seed=29, share=0.2, monkeypatch=monkeypatch)
+    with ps.local_cluster(servers=2) as cluster:
+        check_each_push_counts_once(cluster.address, mode, transport)
+    assert all([lanes.faults[fate] > 0 for fate in FATES]), lanes.faults

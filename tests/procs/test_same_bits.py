@@ -1,10 +1,12 @@
-"""Real processes: the same bits with any number of servers, with parts of any size, and through a network that loses and doubles."""
+"""Real processes: the same bits with any number of servers, on every transport, with parts of any size, and through a network that loses
+and doubles."""
 
 from pathlib import Path
 
 import pytest
 
 import ps_worker as ps
+from cut_lanes import FATES, CutLanes
 from jobs import checksum
 from naive.training import train as train_in_one_process
 from procs.proxied import proxied_cluster
@@ -22,6 +24,19 @@ def reference() -> str:
 def test_servers_and_parts_change_no_bit(servers: int, part_size_bytes: int, reference: str) -> None:
     with ps.local_cluster(servers=servers) as cluster:
         assert checksum(train(cluster.address, WORKERS, STEPS, part_size_bytes)) == reference  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("servers", "transport"), [(1, "unix"), (2, "tcp"), (3, "auto")])
+def test_the_transport_changes_no_bit(servers: int, transport: str, reference: str) -> None:
+    with ps.local_cluster(servers=servers) as cluster:
+        assert checksum(train(cluster.address, WORKERS, STEPS, transport=transport)) == reference  # type: ignore[arg-type]
+
+
+def test_the_arena_and_lanes_that_are_cut_change_no_bit(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = CutLanes(seed=17, share=0.2, monkeypatch=monkeypatch)
+    with ps.local_cluster(servers=2) as cluster:
+        assert checksum(train(cluster.address, WORKERS, STEPS, transport="arena")) == reference  # type: ignore[arg-type]
+    assert all([lanes.faults[fate] > 0 for fate in FATES]), lanes.faults
 
 
 def test_lost_and_doubled_messages_change_no_bit(tmp_path: Path, reference: str) -> None:

@@ -28,7 +28,7 @@ def test_each_owner_is_asked_for_its_ids_and_rows_come_back_in_the_callers_order
     tables: list[tuple[str, list[int]]], servers: int, seed: int, data: st.DataObject
 ) -> None:
     shard_map = any_map(servers, seed, data.draw(st.integers(1, servers)))
-    wanted = [Wanted.of(table, np.array(ids, np.uint64)) for table, ids in tables]
+    wanted = [Wanted.to_read(table, np.array(ids, np.uint64)) for table, ids in tables]
     routed = route(wanted, shard_map)
     asked = {server: {part.position: part.ids.tolist() for part in parts} for server, parts in routed.items()}
     assert asked == naive.route(tables, shard_map)
@@ -47,7 +47,7 @@ def test_each_owner_is_asked_for_its_ids_and_rows_come_back_in_the_callers_order
 def test_what_is_deduplicated_does_not_depend_on_owners(tables: list[tuple[str, list[int]]], servers: int, seed: int) -> None:
     """R17: so sums of repeats do not either."""
     for table, ids in tables:
-        wanted = Wanted.of(table, np.array(ids, np.uint64))
+        wanted = Wanted.to_read(table, np.array(ids, np.uint64))
         parts = [part for parts in route([wanted], any_map(servers, seed, servers)).values() for part in parts]
         assert wanted.ids.tolist() == list(dict.fromkeys(ids))
         assert sorted(id for part in parts for id in part.ids.tolist()) == sorted(set(ids))
