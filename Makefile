@@ -4,6 +4,7 @@ PYTHON ?= python3
 TORCH_VERSION := 2.13.0
 TORCH_INDEX ?=
 DATA ?=
+JSON ?=
 TEST ?=
 
 BIN := .venv/bin
@@ -12,7 +13,7 @@ KERNEL_TESTS := hashing partition index slab table stored_rows bfloat16 rounding
   arrays click_log
 
 .DEFAULT_GOAL := help
-.PHONY: help install protos check test nojit deep demo clean
+.PHONY: help install protos check test nojit deep bench demo clean
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
@@ -20,6 +21,7 @@ help:
 	@echo "make test      run the whole suite, then the tests that need gigabytes, alone"
 	@echo "make nojit     run the tests of the kernels with the kernels as plain Python"
 	@echo "make check     format, lint, types, import layers, generated protos, examples in docstrings"
+	@echo "make bench     measure the data path beside the machine's own limits (JSON=bench.json writes the numbers)"
 	@echo "make deep      run the longer searches of the property tests"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
@@ -66,6 +68,9 @@ nojit: $(STAMP)
 
 deep: $(STAMP)
 	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)")
 
 LOG := $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
 

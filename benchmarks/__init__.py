@@ -1,0 +1,19 @@
+"""What moving rows costs beside the machine's own limits: `make bench`, or `python -m benchmarks --help`.
+
+    case.py       what a case is: the floor, ours, the check;  Figure, Goal, WrongAnswer
+    harness.py    rounds of floor and ours in turn, and what comes of them
+    report.py     the printed table and the JSON file
+    machine.py    what the numbers are of: machine, versions, commit
+    sizes.py      how much work a case is, in full and with --quick
+    bed.py        the cluster that the cases share: one server, a client for each transport, the big table
+    socket_peer.py  the other process of the floors that go through a socket
+
+    pulling.py    W1  100,000 random ids from 4 M rows of 64, through `client.pull`
+    pushing.py    W2  the same push, with Adagrad, until it is acknowledged as applied
+    dense.py      W3  64 MiB of dense parameters, pulled and pushed
+    latency.py    W4  a pull of 16 ids
+    growth.py     W6  memory while a table grows to 10 M rows
+    start_up.py   how soon a server serves, with and without a cache of compiled kernels
+
+accuracy_ctr.py and simulated_run.py are scripts of their own. NOTES.md says what each step of a pull and a push costs.
+"""

@@ -1,0 +1,45 @@
+"""How much work a case is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Rounds are of those cases that repeat quickly; `slow_rounds` of start-up, which takes seconds each time."""
+
+    rounds: int
+    warm_ups: int
+    slow_rounds: int
+    start_ups: tuple[str, ...]
+    table_rows: int
+    batch: int  # ids of a pull or push
+    dense_rows: int
+    latency_calls: int
+    growth_rows: int
+    growth_batch: int
+
+
+FULL = Sizes(
+    rounds=21,
+    warm_ups=5,
+    slow_rounds=3,
+    start_ups=("warm", "cold"),
+    table_rows=4_000_000,
+    batch=100_000,
+    dense_rows=32_768,  # of 512 floats: 64 MiB
+    latency_calls=2_000,
+    growth_rows=10_000_000,
+    growth_batch=100_000,
+)
+QUICK = Sizes(
+    rounds=2,
+    warm_ups=1,
+    slow_rounds=1,
+    start_ups=("warm",),
+    table_rows=20_000,
+    batch=1_000,
+    dense_rows=256,
+    latency_calls=50,
+    growth_rows=20_000,
+    growth_batch=5_000,
+)
