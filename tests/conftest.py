@@ -2,10 +2,15 @@
 
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    import ps_worker as ps
+    from inprocess import InProcess
 
 SETTLE_S = 5.0  # how long a process or thread that is already ending may take
 
@@ -25,6 +30,25 @@ def _is_left_behind(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE and "multiprocessing.resource_tracker" not in " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.fixture
+def joined() -> "Iterator[tuple[InProcess, ps.Client]]":
+    """Make a cluster in this process with one worker in it; `cluster` and `client` are its two halves."""
+    from beside_torch import one_worker  # here, since most tests do without torch
+
+    with one_worker() as both:
+        yield both
+
+
+@pytest.fixture
+def cluster(joined: "tuple[InProcess, ps.Client]") -> "InProcess":
+    return joined[0]
+
+
+@pytest.fixture
+def client(joined: "tuple[InProcess, ps.Client]") -> "ps.Client":
+    return joined[1]
 
 
 @pytest.fixture

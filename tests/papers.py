@@ -1,5 +1,6 @@
 """Optimizers that torch does not have, as their papers write them, in float64 and in the shape of torch.optim."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.nn import Parameter
 Tensors = dict[str, Tensor]
 
 
-class Written(torch.optim.Optimizer):
+class Written(torch.optim.Optimizer, ABC):
     """Calls `update(w, g, state, numbers)` for each parameter that has a gradient, all in float64; a row is its last dimension.
 
     What a float64 keeps of the weights between steps lies in the state: else each step would round them.
@@ -29,9 +30,9 @@ class Written(torch.optim.Optimizer):
                     state["w"] = self.update(w, parameter.grad.double(), state, group)
                     parameter.copy_(state["w"])
 
+    @abstractmethod
     def update(self, w: Tensor, g: Tensor, state: Tensors, numbers: dict[str, float]) -> Tensor:
         """Return the new weights."""
-        raise NotImplementedError
 
 
 class RowWiseAdagrad(Written):

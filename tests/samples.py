@@ -96,7 +96,7 @@ REPLIES: tuple[object, ...] = (
     ExportOpened(17, 1_000, 7, COLUMNS),
     ExportPart(IDS, ROWS),
     Stats({"rows": 4.0, "wait_s": 0.25}, {"user": {"rows": 4.0}, "item": {}}),
-    LaneOffered("server-0", 1, "/tmp/größe/lane", 65_535, b"\x00token\xff", 2**63 - 1),
+    LaneOffered("server-0", 1, "größe/lane", 65_535, b"\x00token\xff", 2**63 - 1),
     RankFenced(FINISHED, -1, 7, True),
     ServerRegistered("server-0", 2),
     JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS),

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,12 @@ import torch
 from torch import nn
 
 import ps_worker as ps
-from beside_torch import asked_ids, one_worker, trained
+from beside_torch import asked_ids, trained
 from inprocess import InProcess
 from ps_proto.requests import Pull, Push
 from ps_worker.optim import ServerOptimizer
 from ps_worker.optim.assignment import dense_parts, sparse_optimizers
 from towers import IDS, Towers
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def layers() -> nn.Sequential:

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ps_worker as ps
-from beside_torch import give_rows, one_worker, trained
+from beside_torch import give_rows, trained
 from ps_worker.optim import ServerOptimizer
 from ps_worker.optim.clipping import NormNotFinite
 from towers import IDS, Towers, as_any, rows_model
 
 ROWS = 6
-
-
-@pytest.fixture
-def client() -> Iterator[ps.Client]:
-    with one_worker() as (_, client):
-        yield client
 
 
 class PlainTowers(Towers):

@@ -29,22 +29,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
-
-
 @pytest.fixture(autouse=True)
 def exact() -> Iterator[None]:
     """Multiply float32 as float32."""

@@ -1,6 +1,5 @@
 """A model of ours within torch's DistributedDataParallel, in a job of one rank; procs/test_hybrid.py has two."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,6 @@ DENSE = {"norm.weight", "norm.bias", "out.weight", "out.bias", "shift"}
 
 
 pytestmark = pytest.mark.usefixtures("process_group")
-
-
-@pytest.fixture
-def client() -> Iterator[ps.Client]:
-    with one_worker() as (_, client):
-        yield client
 
 
 def around(model: nn.Module, where: str) -> nn.Module:

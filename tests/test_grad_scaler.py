@@ -1,6 +1,5 @@
 """torch.amp's GradScaler and autocast with a ServerOptimizer, on the CPU; test_cuda.py has them on a GPU."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,22 +16,6 @@ from ps_worker.optim import ServerOptimizer
 from towers import IDS, Towers, row, rows_model, servers_values
 
 INF = float("inf")
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def scaler_of(scale: float = 1024.0) -> torch.amp.GradScaler:

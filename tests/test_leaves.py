@@ -1,7 +1,6 @@
 """Row leaves from backward to zero_grad(): what adds up, what is dropped, and what is let go of."""
 
 import weakref
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -14,22 +13,6 @@ from inprocess import InProcess
 from ps_proto.requests import Ids, Push
 from ps_worker.nn.leaves import Leaves
 from towers import IDS, Towers, row, rows_model
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def pushed_sizes(cluster: InProcess, table: str) -> int:

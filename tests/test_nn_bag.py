@@ -1,6 +1,5 @@
 """ps.nn.EmbeddingBag beside torch.nn.EmbeddingBag."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import ps_worker as ps
-from beside_torch import asked_ids, assert_same, give_rows, one_worker, trained
+from beside_torch import asked_ids, assert_same, give_rows, trained
 from inprocess import InProcess
 from ps_proto.requests import Pull, Push
 
@@ -22,17 +21,6 @@ BAGS = {
 }
 each_pooling = pytest.mark.parametrize("pooling", ["sum", "mean", "max"])
 each_bags = pytest.mark.parametrize("offsets", BAGS.values(), ids=BAGS)
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def beside(client: ps.Client, pooling: str, **options: Any) -> tuple[ps.nn.EmbeddingBag, nn.EmbeddingBag]:

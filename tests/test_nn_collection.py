@@ -1,7 +1,6 @@
 """ps.nn.EmbeddingBagCollection beside one torch.nn.EmbeddingBag for each table."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import ps_worker as ps
-from beside_torch import backward, give_rows, gradient_of, one_worker, trained
+from beside_torch import backward, give_rows, gradient_of, trained
 from inprocess import InProcess
 from ps_proto.requests import Pull
 
@@ -19,17 +18,6 @@ IDS = torch.tensor([7, 3, 7, 9, 0, 3])
 OFFSETS = torch.tensor([0, 3, 3, 5])
 SINGLE, WIDE = IDS[:BATCH], torch.tensor([[1, 2, 9]] * BATCH)
 each_pooling = pytest.mark.parametrize("pooling", ["sum", "mean", "max"])
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def beside(client: ps.Client, pooling: str = "sum") -> tuple[ps.nn.EmbeddingBagCollection, dict[str, nn.EmbeddingBag]]:

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,22 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import ps_worker as ps
-from beside_torch import asked_ids, assert_same, backward, give_rows, gradient_of, one_worker, trained
+from beside_torch import asked_ids, assert_same, backward, give_rows, gradient_of, trained
 from inprocess import InProcess
 from ps_proto.requests import Pull, Push
 
 ROWS, DIM = 10, 3
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def beside(client: ps.Client, **options: Any) -> tuple[ps.nn.Embedding, nn.Embedding]:

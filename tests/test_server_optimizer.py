@@ -1,7 +1,6 @@
 """ServerOptimizer, step by step: what a step pushes and ends, and what becomes of it when something fails."""
 
 import copy
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,22 +15,6 @@ from ps_proto.requests import Finish, Push
 from ps_worker.optim import ServerOptimizer
 from sharding.hashing import buckets_of, table_salt
 from towers import IDS, Towers, row, rows_model, servers_values
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 def test_a_step_trains_rows_and_layers_as_torch_does(client: ps.Client) -> None:

@@ -1,7 +1,7 @@
 """The groups of a ServerOptimizer: hyperparameters that reach the servers, schedulers, state dicts."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,6 @@ import ps_worker as ps
 from beside_torch import one_worker, trained
 from ps_worker.optim import ServerOptimizer
 from towers import IDS, Towers, row, rows_model, servers_values
-
-
-@pytest.fixture
-def client() -> Iterator[ps.Client]:
-    with one_worker() as (_, client):
-        yield client
-
 
 SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], lr_scheduler.LRScheduler]] = {
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5),

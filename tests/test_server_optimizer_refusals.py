@@ -1,32 +1,16 @@
 """What a ServerOptimizer refuses, and with which sentence."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 import ps_worker as ps
-from beside_torch import one_worker, trained
+from beside_torch import trained
 from inprocess import InProcess
 from ps_worker.optim import ServerOptimizer
 from towers import IDS, Towers, as_any
-
-
-@pytest.fixture
-def joined() -> Iterator[tuple[InProcess, ps.Client]]:
-    with one_worker() as both:
-        yield both
-
-
-@pytest.fixture
-def cluster(joined: tuple[InProcess, ps.Client]) -> InProcess:
-    return joined[0]
-
-
-@pytest.fixture
-def client(joined: tuple[InProcess, ps.Client]) -> ps.Client:
-    return joined[1]
 
 
 @pytest.mark.parametrize(

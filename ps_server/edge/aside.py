@@ -26,7 +26,7 @@ def run_aside(name: str, work: Callable[[], None]) -> "asyncio.Future[None]":
         outcome: BaseException | None = None
         try:
             work()
-        except BaseException as error:
+        except BaseException as error:  # the thread's top: whoever waits gets it
             outcome = error
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             loop.call_soon_threadsafe(settle, outcome)
