@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ps_server.shard.prefetch import AHEAD, prefetch
+from ps_server.shard.prefetch import prefetch
+from sharding.arrays import read_only
 from sharding.hashing import hash_id
 from sharding.kernel import kernel
 
@@ -32,7 +33,7 @@ ENTRIES_MIN = 64
 LOAD_NUMERATOR, LOAD_DENOMINATOR = 7, 10  # beyond, linear probing gets long: 6 entries for an absent id at 0.7, 13 at 0.8 (Knuth 6.4)
 MOVED_PER_ID = 4
 MOVED_MIN = 1_024  # entries in one go, whatever the batch: a microsecond or two
-PREFETCH_ENTRIES_MIN = 1 << 16  # smaller arrays stay in the cache
+BLOCK = 128  # ids in each pass of a lookup: 64 to 256 are as fast
 
 _HIGH, _FREE, _MOVED = 0, 1, 2  # Counters: slots ever used; of them free now; old entries already looked at
 
@@ -96,9 +97,12 @@ class SlotIndex:
     def find(self, ids: Ids) -> Found:
         """Look the ids up; nothing is changed. `ids` uint64[n], read-only, any order, repeats allowed."""
         slots = np.empty(ids.size, dtype=np.int32)
-        absent = _find(self._entries, self._ids_by_slot, self._salt, ids, slots, True)
+        absent = _find(self._entries, self._ids_by_slot, self._salt, ids, slots)
         if absent and self.is_growing:
-            absent = _find(self._old_entries, self._ids_by_slot, self._salt, ids, slots, False)
+            missing = np.flatnonzero(slots < 0)
+            old_slots = np.empty(missing.size, dtype=np.int32)
+            absent = _find(self._old_entries, self._ids_by_slot, self._salt, read_only(ids[missing]), old_slots)
+            slots[missing] = old_slots
         return Found(slots, absent)
 
     def find_or_insert(self, ids: Ids) -> Inserted:
@@ -175,36 +179,57 @@ def _empty_entries(size: int) -> Entries:
 
 
 @kernel
-def _find(entries: Entries, ids_by_slot: Ids, salt: np.uint64, ids: Ids, slots: Slots, is_first: bool) -> int:
-    """Write the slot of each id, -1 where absent; return how many are. Unless `is_first`, only ids without a slot are looked up."""
+def _find(entries: Entries, ids_by_slot: Ids, salt: np.uint64, ids: Ids, slots: Slots) -> int:
+    """Write the slot of each id, -1 where absent; return how many are.
+
+    Block after block goes through three passes, each of which asks for the memory that the next one needs: hash, then the first entry with
+    the hash's tag, then the id in that slot. So nobody waits for a miss, and few branches are guessed wrong. Only where two ids share their
+    tag is an id looked up again on its own.
+    """
     mask = np.uint64(entries.size - 1)
-    hints_end = ids.size if entries.size >= PREFETCH_ENTRIES_MIN else 0
+    hashes = np.empty(2 * BLOCK, dtype=np.uint64)
+    num_blocks = (ids.size + BLOCK - 1) // BLOCK
     absent = 0
-    for i in range(ids.size):
-        if i + 2 * AHEAD < hints_end:
-            prefetch(entries, hash_id(salt, ids[i + 2 * AHEAD]) & mask)
-        if i + AHEAD < hints_end:
-            prefetch(ids_by_slot, (entries[hash_id(salt, ids[i + AHEAD]) & mask] & _SLOT_MASK) - _ONE)
-        if not is_first and slots[i] >= 0:
-            continue
-        id = ids[i]
-        hash = hash_id(salt, id)
-        wanted = (hash & _TAG_MASK) << _ONE  # the tag, and a dead bit of 0
-        position = hash & mask
-        slot = np.int32(-1)
-        entry = entries[position]
-        while entry != _ZERO:
-            if entry >> _LIVE_SHIFT == wanted:
-                candidate = (entry & _SLOT_MASK) - _ONE
-                if ids_by_slot[candidate] == id:
-                    slot = np.int32(candidate)
-                    break
-            position = (position + _ONE) & mask
+    for block in range(num_blocks + 2):
+        for i in range(block * BLOCK, min(ids.size, (block + 1) * BLOCK)):
+            hash = hash_id(salt, ids[i])
+            hashes[i % (2 * BLOCK)] = hash
+            prefetch(entries, hash & mask)
+        for i in range(max(0, (block - 1) * BLOCK), min(ids.size, block * BLOCK)):
+            hash = hashes[i % (2 * BLOCK)]
+            wanted = (hash & _TAG_MASK) << _ONE  # the tag, and a dead bit of 0
+            position = hash & mask
             entry = entries[position]
-        slots[i] = slot
-        if slot < 0:
-            absent += 1
+            while entry != _ZERO and entry >> _LIVE_SHIFT != wanted:
+                position = (position + _ONE) & mask
+                entry = entries[position]
+            slot = (entry & _SLOT_MASK) - _ONE  # of an empty entry, -1
+            slots[i] = np.int32(slot)
+            prefetch(ids_by_slot, slot)
+        for i in range(max(0, (block - 2) * BLOCK), min(ids.size, (block - 1) * BLOCK)):
+            if slots[i] >= 0 and ids_by_slot[slots[i]] != ids[i]:
+                slots[i] = _find_one(entries, ids_by_slot, salt, ids[i])
+            if slots[i] < 0:
+                absent += 1
     return absent
+
+
+@kernel
+def _find_one(entries: Entries, ids_by_slot: Ids, salt: np.uint64, id: np.uint64) -> np.int32:
+    """Return the slot of an id, -1 where absent."""
+    mask = np.uint64(entries.size - 1)
+    hash = hash_id(salt, id)
+    wanted = (hash & _TAG_MASK) << _ONE
+    position = hash & mask
+    entry = entries[position]
+    while entry != _ZERO:
+        if entry >> _LIVE_SHIFT == wanted:
+            candidate = (entry & _SLOT_MASK) - _ONE
+            if ids_by_slot[candidate] == id:
+                return np.int32(candidate)
+        position = (position + _ONE) & mask
+        entry = entries[position]
+    return np.int32(-1)
 
 
 @kernel

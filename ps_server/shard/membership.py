@@ -21,6 +21,7 @@ class Membership:
         self.timeline = 0
         self.world_size = 0
         self._me = -1  # this server's index in the map; -1: it is not in it
+        self._owns_all = False
         self._term = 0
         self._incarnations: dict[int, int] = {}
         self._settled: dict[int, int] = {}  # rank -> the incarnation whose start is settled
@@ -63,7 +64,9 @@ class Membership:
 
     def owns(self, table: str, ids: Ids) -> bool:
         """Return whether the map gives every id to this server."""
-        return self.shard_map is not None and all_owned(table_salt(table), ids, self.shard_map.owners, self._me)
+        if self.shard_map is None:
+            return False
+        return self._owns_all or all_owned(table_salt(table), ids, self.shard_map.owners, self._me)
 
     def owned_buckets(self) -> NDArray[np.int32]:
         """Return the buckets that the map gives to this server, ascending."""
@@ -87,6 +90,7 @@ class Membership:
             names = [server.name for server in shard_map.servers]
             self._me = names.index(self.server) if self.server in names else -1
             self.shard_map = shard_map
+            self._owns_all = bool(np.all(shard_map.owners == self._me))
 
     def check_term(self, term: int) -> None:
         """Raise StaleOrder for an order from a coordinator that was replaced; follow a newer one."""

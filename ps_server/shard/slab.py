@@ -5,9 +5,11 @@
     1           id    [ ...                 ]
 
 The mapping is reserved once and never moves: a page of it costs memory from the first time it is written to. So a table grows without
-copying, and an array over it stays valid for as long as anyone holds it.
+copying, and an array over it stays valid for as long as anyone holds it. Records are read at random, where each page of 4 KiB is one more
+miss: so from some size on they lie in huge pages, where the system has any.
 """
 
+import contextlib
 import gc
 import mmap
 
@@ -19,6 +21,7 @@ RESERVED_BYTES_MAX = 256 << 30  # of address space: hundreds of such tables fit 
 
 _MAP_NORESERVE = 0x4000  # Linux: promise no memory for the reservation; the mmap module has no name for it
 _PAGE_BYTES = mmap.PAGESIZE
+_SMALL_BYTES = 4 << 20  # of records, before huge pages: a small table takes what it needs
 
 
 class Slab:
@@ -55,6 +58,11 @@ def _try_reserve(capacity: int, width: int) -> mmap.mmap | None:
     if capacity == 0:
         raise MemoryError("The machine refuses to reserve a single page of address space for a table.")
     try:
-        return mmap.mmap(-1, _ids_bytes(capacity) + 4 * capacity * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        mapping = mmap.mmap(-1, _ids_bytes(capacity) + 4 * capacity * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except OSError:
         return None
+    huge_begin = _ids_bytes(capacity) + _SMALL_BYTES
+    if len(mapping) > huge_begin:
+        with contextlib.suppress(OSError):  # a kernel built without them
+            mapping.madvise(mmap.MADV_HUGEPAGE, huge_begin, len(mapping) - huge_begin)
+    return mapping

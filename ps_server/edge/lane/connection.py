@@ -35,6 +35,7 @@ from ps_server.edge.loop import CoreLoop, Outcome
 from sharding.arrays import aligned_rows, empty_aligned
 
 SCRATCH_BYTES = 1 << 16  # for heads and messages; arrays go straight to their place
+JOINED_BYTES_MAX = 1 << 15  # of arrays: to copy them costs less than to write them apart, which wakes the worker twice
 UNREAD_BYTES_MAX = 64 << 20  # of answers that a worker does not take; then its next requests wait
 
 log = structlog.get_logger()
@@ -218,10 +219,13 @@ class LaneConnection(asyncio.BufferedProtocol):
         nbytes = filled_bytes(arrays)
         place = IN_ARENA if nbytes and self._lie_in_room(asked, arrays) else IN_FRAME
         begin = asked.room_begin if place == IN_ARENA else 0
-        self._transport.write(begin_of(Head(REPLY, asked.method, asked.call, len(message), place, nbytes, begin), message))
+        pieces = [begin_of(Head(REPLY, asked.method, asked.call, len(message), place, nbytes, begin), message)]
         if place == IN_FRAME:
-            for piece in pieces_of(arrays):
-                self._transport.write(piece)
+            pieces += pieces_of(arrays)
+        if len(pieces) > 1 and nbytes <= JOINED_BYTES_MAX:
+            pieces = [b"".join(pieces)]
+        for piece in pieces:
+            self._transport.write(piece)
 
     def _lie_in_room(self, asked: Head, arrays: list[NDArray[Any]]) -> bool:
         """Return whether the arrays lie in the room that was asked for, one behind the other."""
