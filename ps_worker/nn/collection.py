@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.values import Initializer, Mode, Normal
+from ps_worker.nn.pool_kernels import Placed, is_for_kernels, pool_side_by_side
 from ps_worker.nn.pooling import Bags, check_pooling, pool
 from ps_worker.nn.reading import Lookup, Plan, RowModule
 from ps_worker.nn.table import RowTable
@@ -47,6 +48,10 @@ class EmbeddingBagCollection(RowModule):
         self.dim = dim
         self.features = dict(features)
         self.pooling = pooling
+        begins = {feature: dim * position for position, feature in enumerate(features)}
+        self._columns = {
+            name: np.array([begins[feature] for feature, table in features.items() if table == name], np.int64) for name in names
+        }
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, features={self.features}, pooling={self.pooling!r}"
@@ -71,6 +76,12 @@ class EmbeddingBagCollection(RowModule):
         """Return float32[B, dim * n_features]."""
         plan, leaves = self.read(sparse)
         joined, count = plan.rest
+        if all(is_for_kernels(leaf, bags.weights is not None, self.pooling) for leaf, bags in zip(leaves, joined, strict=True)):
+            placed = [
+                Placed(lookup.inverse, bags.offsets, self._columns[lookup.table.name])
+                for lookup, bags in zip(plan.lookups, joined, strict=True)
+            ]
+            return pool_side_by_side(placed, leaves, count, self.dim * len(self.features), self.pooling)
         pooled: dict[str, Tensor] = {}
         for lookup, leaf, bags in zip(plan.lookups, leaves, joined, strict=True):
             features = [feature for feature, table in self.features.items() if table == lookup.table.name]

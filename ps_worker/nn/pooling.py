@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids
+from ps_worker.nn.pool_kernels import Placed, is_for_kernels, pool_side_by_side
 from ps_worker.nn.reading import ids_of
 from sharding.partition import Indexes
 
@@ -75,6 +76,9 @@ class Bags:
 
 def pool(leaf: Tensor, inverse: Indexes, bags: Bags, mode: str) -> Tensor:
     """Return [B, dim]: the bags' rows, of leaf [unique, dim], pooled; an empty bag is zeros."""
+    if is_for_kernels(leaf, bags.weights is not None, mode):
+        placed = Placed(inverse, bags.offsets, np.zeros(1, np.int64))
+        return pool_side_by_side([placed], [leaf], bags.offsets.size, leaf.shape[1], mode)
     weights = None if bags.weights is None else bags.weights.to(device=leaf.device, dtype=leaf.dtype)
     places, offsets = torch.from_numpy(inverse).to(leaf.device), torch.from_numpy(bags.offsets).to(leaf.device)
     return F.embedding_bag(places, leaf, offsets, mode=mode, per_sample_weights=weights)
