@@ -83,6 +83,11 @@ class Client:
         return self._worker.incarnation
 
     @property
+    def has_synchronous_tables(self) -> bool:
+        """Whether any table that this client has used or created is synchronous."""
+        return self._worker.has_synchronous_tables
+
+    @property
     def transport(self) -> Transport:
         """What carries its calls. That of `connect` says in `kinds` how each server is reached, and in `times_arena_full` how often not."""
         return self._connection.transport
@@ -222,6 +227,21 @@ class Client:
         self._pushes.run(self._worker.end_step())
         self._late_log.ended()
         self._connection.later_pulls.start_those_that_may()
+
+    def end_step_async(self) -> Handle[None]:
+        """Finish the step though its pushes are still queued: `clock` goes up at once, servers hear of it once all are acknowledged.
+
+        For jobs without synchronous tables; InvalidRequest elsewhere. The handle's result raises UnfinishedPush where a queued push is not
+        acknowledged everywhere; `retry_push` then sends it again, and tells the servers. Until the handle is done, what this worker reads
+        may lack what it has pushed.
+        """
+        self._connection.check_open("end a step")
+        if self._worker.has_synchronous_tables:
+            want = "end_step(): the next step of a synchronous table waits for this one's pushes"
+            raise InvalidRequest("end_step_async", "called in a job with synchronous tables", want)
+        handle = self._pushes.submit(self._worker.end_step_now())
+        self._connection.later_pulls.start_those_that_may()
+        return handle
 
     def flush(self) -> None:
         """Wait until every finished step of this worker is in the rows (of synchronous tables: until the other ranks finished it too)."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from peers import NAMES, Peers, ids_of, shard_map
+from peers import NAMES, Peers, ids_of, rows_of, shard_map
 from ps_proto.errors import NotOwner, UnfinishedPush, Unreachable
 from ps_proto.requests import Fence, Finish, Finished, LeaveJob, Pull, Push
 from ps_proto.values import SGD, Async, BoundedStaleness, Mode, Sync, TableSpec
@@ -116,3 +116,46 @@ def test_the_coordinator_is_not_told_of_a_leaving_that_some_server_did_not_hear(
     with pytest.raises(Unreachable):
         peers.run(peers.worker.leave())
     assert COORDINATOR not in [peer for peer, _ in peers.heard()]
+
+
+ASYNC_ONLY = (TableSpec("sparse", 1, SGD(0.5)),)
+
+
+def test_a_step_that_ends_now_is_announced_when_its_push_is_acknowledged() -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    pushed = peers.worker.push([("sparse", ids_of(0), rows_of(1.0))])
+    ended = peers.worker.end_step_now()
+    assert peers.worker.clock == 1
+    peers.pull(0, table="sparse")  # of the next step, while the push is under way
+    assert [(body.fence.clock, body.finished) for _, body in peers.heard()] == [(1, None)]
+    peers.run(pushed)
+    peers.run(ended)
+    heard = [body for _, body in peers.heard()]
+    assert [(type(body), body.fence.clock) for body in heard] == [(Push, 0), *[(Finish, 1)] * 3]
+    assert {body.finished for body in heard[1:]} == {Finished(0)}
+
+
+def test_a_step_whose_push_is_held_up_is_announced_after_the_retry() -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    peers.on(Push, *[silence] * 20, peer="server-1")
+    pushed = peers.worker.push([("sparse", ids_of(0, 1), rows_of(1.0, 2.0))])
+    ended = peers.worker.end_step_now()
+    with pytest.raises(Unreachable):
+        peers.run(pushed)
+    with pytest.raises(UnfinishedPush):
+        peers.run(ended)
+    assert not [body for _, body in peers.heard() if isinstance(body, Finish)]
+    peers.hooks.clear()
+    peers.run(peers.worker.retry_push())
+    heard = [body for _, body in peers.heard()]
+    assert {(body.fence.clock, body.seq) for body in heard if isinstance(body, Push)} == {(0, 1)}  # its own name, in step 1
+    assert [body.finished for body in heard if isinstance(body, Finish)] == [Finished(0)] * 3
+
+
+def test_an_end_that_a_later_one_has_overtaken_says_nothing() -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    first, second = peers.worker.end_step_now(), peers.worker.end_step_now()
+    peers.run(first)
+    assert peers.heard() == []  # a push of step 1 may be under way: only its own end may say Finished(1)
+    peers.run(second)
+    assert [body.finished for _, body in peers.heard()] == [Finished(1)] * 3

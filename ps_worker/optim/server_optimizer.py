@@ -18,6 +18,7 @@ from ps_worker.optim.assignment import Dense, Sparse, dense_parts, sparse_optimi
 from ps_worker.optim.dense import DenseBlocks, fetch
 from ps_worker.optim.fetching import FetchFirst, check_whole, fetching_hooks
 from ps_worker.optim.gradients import gradients
+from ps_worker.optim.in_flight import StepInFlight, check_may_overlap
 from ps_worker.session import current_session
 
 _DENSE, _SPARSE = Adam(), Adagrad()
@@ -43,6 +44,9 @@ class ServerOptimizer(torch.optim.Optimizer):
     dense_name, dense_mode   the dense tables are called `dense_name`, `dense_name`.1, `dense_name`.2 and so on, in the order of the list,
             and may have a mode of their own; a second model of the job needs another name.
 
+    overlap_pushes   step() returns while its push travels and is applied; the next step() waits for it, and raises what became of it. Only
+            in jobs without synchronous tables: what a step reads may lack this worker's last push too (docs/modes.md).
+
     A second optimizer of a model takes the first one's place. DistributedDataParallel and torch.compile around a model change no names.
 
     The dense weights are those of the step once the model, or a part of it, is called; not where `model.forward` or a parameter is used
@@ -61,6 +65,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         sparse: Sparse = _SPARSE,
         dense_mode: Mode | None = None,
         dense_name: str = "dense",
+        overlap_pushes: bool = False,
         client: Client | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -90,12 +95,16 @@ class ServerOptimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults=_cycled(groups))
         self._frozen = [] if dense is None else [parameter for _, parameter in named if not parameter.requires_grad]
         self._pushed_at: int | None = None  # the client's turn in which the push was sent, until its step is ended
+        self._in_flight = StepInFlight(self.client)
+        self.overlap_pushes = overlap_pushes
         self._show_leaves()
         for table in self.tables.values():
             table.bind(self.client)
             self.client.create_table(table.spec(sparse_of[table.name]))
         for blocks in self.dense:
             blocks.create(self.client, self._settings[blocks.name])
+        if overlap_pushes:
+            check_may_overlap(self.client)
         for hook in replaced:
             hook.remove()
         self._hook = FetchFirst(self.dense, self.client)
@@ -144,6 +153,10 @@ class ServerOptimizer(torch.optim.Optimizer):
 
     @not_compiled
     def _step(self) -> None:
+        self._in_flight.land()
+        if self.overlap_pushes:
+            self._begin_step()
+            return
         if self._pushed_at is not None:
             self.client.retry_push()
         elif self._has_inf():
@@ -154,6 +167,17 @@ class ServerOptimizer(torch.optim.Optimizer):
         if self._pushed_at == self.client.turn:  # else end_step() could not reach all servers: they hear it with the next request
             self.client.end_step()
         self._pushed_at = None
+
+    def _begin_step(self) -> None:
+        """Queue the push and the end of the step."""
+        pushes = {}
+        if not self._has_inf():
+            self._tell_hyperparameters()
+            self._check_gradients()
+            pushes = gradients(self.tables.values(), self.dense, self._unscaling())
+        self._in_flight.take_off(pushes)
+        for table in self.tables.values():
+            table.leaves.mark_pushed()
 
     def fetch(self) -> None:
         """Bring the dense parameters to the newest values that this step may see; waits as a pull does."""

@@ -22,6 +22,7 @@ class Steps:
         # A pull may run beside a push or another pull: each look at the step at work, with what follows from it, is one.
         self._exclusive = exclusive
         self._finished: Finished | None = None  # of clock - 1, until every server has acknowledged it
+        self._ended: Finished | None = None  # what `end_now` has ended, until all of it is acknowledged
 
     def take_name(self, is_push: bool) -> tuple[int, int]:
         """Return the next unused name of the step, (clock, seq). `is_push`: it makes the step one that leaving has to finish."""
@@ -63,6 +64,7 @@ class Steps:
 
         With synchronous tables the servers hear it with the next step's first request; otherwise at once (R4).
         """
+        self._take_ended()
         yield from self.announce()
         wanted = self._tables.of_synchronous()
         with self._exclusive:
@@ -71,6 +73,25 @@ class Steps:
             self._seq = 0
         if not self._view.has_synchronous_tables:
             yield from self.announce()
+
+    def end_now(self) -> Finished:
+        """Count the clock up though some of the step may be unacknowledged; `announce_end` is left to do. Not with synchronous tables."""
+        with self._exclusive:
+            self._lateness.end_step()
+            self._ended = Finished(self._view.clock - 1)
+            self._seq = 0
+            return self._ended
+
+    def announce_end(self, ended: Finished | None = None) -> Operation[None]:
+        """Tell every server that the step which `end_now` ended is finished: the newest one or, if it is that one still, `ended`."""
+        if self._ended is not None and ended in (None, self._ended):
+            self._take_ended()
+            yield from self.announce()
+
+    def _take_ended(self) -> None:
+        with self._exclusive:
+            if self._ended is not None:
+                self._finished, self._ended = self._ended, None
 
     @property
     def unheard(self) -> Finished | None:
@@ -94,10 +115,12 @@ class Steps:
 
     def flush(self) -> Operation[None]:
         """Wait until every finished step is folded on every server."""
+        self._take_ended()
         yield from self._finish(wait_s=self._peers.wait_s)
 
     def leave(self) -> Operation[None]:
         """Finish a step that has pushes, leave the roster after it, and wait for its fold (R6, R14)."""
+        self._take_ended()
         if self._lateness.has_pushed:
             yield from self.end()
         yield from self._finish(wait_s=self._peers.wait_s, leave=True)

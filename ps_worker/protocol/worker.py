@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ps_proto.requests import ColumnLayout, Fence, GetStats, Ids, Rows
+from ps_proto.requests import ColumnLayout, Fence, Finished, GetStats, Ids, Rows
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience, World
 from ps_worker.protocol.membership import Membership
@@ -163,8 +163,9 @@ class Worker:
         return self._writer.clear(table)
 
     def retry_push(self) -> Operation[None]:
-        """Send the push that was not acknowledged everywhere again, under its name; nothing to do where there is none."""
-        return self._writer.retry()
+        """Send the push that was not acknowledged everywhere again, under its name, and tell the servers of a step that it held up."""
+        yield from self._writer.retry()
+        yield from self._steps.announce_end()
 
     # --- steps -------------------------------------------------------------------------------------------------------------------
 
@@ -176,6 +177,18 @@ class Worker:
         self._view.check_ranked("end a step")
         self._writer.check_all_acknowledged()
         yield from self._steps.end()
+
+    def end_step_now(self) -> Operation[None]:
+        """Finish the step, whose clock goes up when this is called; run, it tells the servers, or raises UnfinishedPush.
+
+        Not in a job with synchronous tables.
+        """
+        self._view.check_ranked("end a step")
+        return self._announce_end(self._steps.end_now())
+
+    def _announce_end(self, ended: Finished) -> Operation[None]:
+        self._writer.check_all_acknowledged()
+        yield from self._steps.announce_end(ended)
 
     def announce(self) -> Operation[None]:
         """Tell every server what it has yet to hear about the step before; wait for nobody."""

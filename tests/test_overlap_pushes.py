@@ -1,0 +1,148 @@
+"""A ServerOptimizer whose step() returns while its push is under way: each push counts once, and its error arrives with the next step."""
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ps_worker as ps
+from inprocess import Fault, InProcess
+from ps_proto.requests import Finish, Push
+
+STEPS = 20
+
+
+@pytest.fixture
+def cluster() -> InProcess:
+    return InProcess(2)
+
+
+@pytest.fixture
+def client(cluster: InProcess) -> Iterator[ps.Client]:
+    with cluster.connect(0, 1, ps.Async()) as client:
+        yield client
+
+
+def made(client: ps.Client) -> tuple[nn.Module, ps.optim.ServerOptimizer]:
+    """Return a model whose row and weight lose 1 in each step, and its optimizer."""
+    model = nn.ModuleDict({"rows": ps.nn.Embedding(None, 1, name="rows", initializer=ps.Zeros()), "scale": nn.Linear(1, 1, bias=False)})
+    return model, ps.optim.ServerOptimizer(model, dense=ps.SGD(1.0), sparse=ps.SGD(1.0), overlap_pushes=True, client=client)
+
+
+def backward(model: nn.Module) -> None:
+    assert isinstance(model, nn.ModuleDict)
+    (model["rows"](torch.tensor([7])).sum() + model["scale"](torch.ones(1, 1)).sum()).backward()
+
+
+def row(client: ps.Client) -> float:
+    return float(client.pull("rows", np.array([7]))[0, 0])
+
+
+def test_each_push_counts_once(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    weight = float(client.pull("dense", np.array([0]))[0, 0])
+    for _ in range(STEPS):
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    client.flush()
+    assert client.clock == STEPS
+    assert row(client) == -STEPS
+    np.testing.assert_allclose(client.pull("dense", np.array([0]))[0, 0], weight - STEPS, rtol=1e-6)
+
+
+def test_step_returns_while_its_push_is_under_way(cluster: InProcess, client: ps.Client) -> None:
+    model, optimizer = made(client)
+    go_on = threading.Event()
+
+    def hold_pushes(address: str, body: object) -> None:
+        if isinstance(body, Push):
+            assert go_on.wait(20)
+
+    cluster.before = hold_pushes
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert client.clock == 1
+    assert row(client) == 0  # not applied yet
+    assert not [body for _, body in cluster.calls if isinstance(body, Finish) and body.finished is not None]
+    go_on.set()
+    client.flush()
+    assert row(client) == -1
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_an_error_arrives_with_the_next_step_and_nothing_is_lost_or_doubled(cluster: InProcess, client: ps.Client, is_lost: bool) -> None:
+    model, optimizer = made(client)
+    fault = Fault(Push, is_lost=is_lost, count=10**6)
+    cluster.faults.append(fault)
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    backward(model)
+    for _ in range(2):
+        with pytest.raises(ps.Unreachable):
+            optimizer.step()
+    assert fault.fired
+    cluster.faults.clear()
+    optimizer.step()
+    optimizer.zero_grad()
+    client.flush()
+    assert row(client) == -2
+
+
+def test_an_error_that_no_step_has_raised_is_flushs(cluster: InProcess, client: ps.Client) -> None:
+    model, optimizer = made(client)
+    cluster.faults.append(Fault(Push, is_lost=True, count=10**6))
+    backward(model)
+    optimizer.step()
+    with pytest.raises(ps.Unreachable):
+        client.flush()
+    cluster.faults.clear()
+    client.retry_push()
+    client.flush()
+    assert row(client) == -1
+
+
+def test_a_gradient_that_is_not_finite_is_refused_at_once_and_the_step_goes_on(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    assert isinstance(model, nn.ModuleDict)
+    (model["rows"](torch.tensor([7])).sum() * float("inf")).backward()
+    with pytest.raises(ps.InvalidRequest, match="not finite"):
+        optimizer.step()
+    assert client.clock == 0
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    client.flush()
+    assert row(client) == -1
+
+
+def test_a_step_without_gradients_ends(client: ps.Client) -> None:
+    _, optimizer = made(client)
+    optimizer.step()
+    client.flush()
+    assert client.clock == 1
+
+
+def test_gradients_count_once_without_a_zero_grad(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    backward(model)
+    optimizer.step()
+    with pytest.raises(ps.InvalidRequest, match="zero_grad"):
+        optimizer.step()
+    client.flush()
+    assert row(client) == -1
+
+
+@pytest.mark.parametrize("mode", [ps.Sync(), ps.Async()], ids=str)
+def test_a_job_with_synchronous_tables_is_refused(mode: ps.Mode) -> None:
+    with InProcess(1).connect(0, 1, mode) as client:
+        model = ps.nn.Embedding(None, 1, name="rows", mode=ps.Sync())
+        with pytest.raises(ps.InvalidRequest, match=r"overlap_pushes.*synchronous"):
+            ps.optim.ServerOptimizer(model, overlap_pushes=True, client=client)
+        with pytest.raises(ps.InvalidRequest, match="end_step_async"):
+            client.end_step_async()
