@@ -28,6 +28,7 @@ from benchmarks.pushing import push_case
 from benchmarks.report import HEAD, as_json, line
 from benchmarks.sizes import FULL, QUICK, Sizes
 from benchmarks.start_up import start_up_case
+from benchmarks.training import training_case
 
 # The cases of one cluster, with the transports that they are for unless others are asked for.
 SHARED = {
@@ -36,7 +37,7 @@ SHARED = {
     "W3": (dense_case, ("arena",)),
     "W4": (latency_case, ("arena",)),
 }
-ALL = (*SHARED, "W6", "start-up")
+ALL = (*SHARED, "W5", "W6", "start-up")
 
 Opened = AbstractContextManager[Case]
 
@@ -63,6 +64,8 @@ def run(names: Sequence[str], transports: Sequence[str], sizes: Sizes, seed: int
     if shared:
         with bed(sizes, seed) as made:
             yield from run_shared(made, shared, transports, sizes)
+    if "W5" in names:
+        yield from run_case(training_case(sizes, seed), sizes.slow_rounds, 0)
     if "W6" in names:
         yield from run_case(growth_case(sizes, np.random.default_rng(seed)), 1, 0)
     if "start-up" in names:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Rounds are of those cases that repeat quickly; `slow_rounds` of start-up, which takes seconds each time."""
+    """Rounds are of those cases that repeat quickly; `slow_rounds` of training and start-up, which take seconds."""
 
     rounds: int
     warm_ups: int
@@ -17,12 +17,14 @@ class Sizes:
     latency_calls: int
     growth_rows: int
     growth_batch: int
+    training_steps: int
+    training_batch: int
 
 
 FULL = Sizes(
     rounds=21,
     warm_ups=5,
-    slow_rounds=3,
+    slow_rounds=5,
     start_ups=("warm", "cold"),
     table_rows=4_000_000,
     batch=100_000,
@@ -30,6 +32,8 @@ FULL = Sizes(
     latency_calls=2_000,
     growth_rows=10_000_000,
     growth_batch=100_000,
+    training_steps=40,
+    training_batch=4_096,
 )
 QUICK = Sizes(
     rounds=2,
@@ -42,4 +46,6 @@ QUICK = Sizes(
     latency_calls=50,
     growth_rows=20_000,
     growth_batch=5_000,
+    training_steps=2,
+    training_batch=64,
 )

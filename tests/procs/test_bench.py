@@ -42,6 +42,18 @@ def test_every_case_of_traffic_runs_and_is_written_down(tmp_path: Path, capsys: 
     assert all(name in printed for name in (*pulls, *others, "W6 growth"))
 
 
+def test_training_runs_beside_plain_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, written = run_quick(tmp_path / "bench.json", "--case=W5")
+    assert code == 0, capsys.readouterr().err
+    assert [result["figure"] for result in written["results"]] == [
+        "plain / compute",
+        "1 worker",
+        "2 workers",
+        "1 worker, CPU",
+        "2 workers, CPU",
+    ]
+
+
 def another_bit(pull: Callable[..., Any]) -> Callable[..., Any]:
     """One number of what is pulled differs in its last bit."""
 
