@@ -57,11 +57,11 @@ class Score:
     samples_per_s: float
 
 
-def build(seed: int, table_dtype: str = "float32") -> tuple[DLRM, ps.nn.EmbeddingBagCollection]:
-    """Return the model, and the part of it whose rows live on the servers, in this dtype there."""
+def build(seed: int, table_dtype: str = "float32", wire: str = "float32") -> tuple[DLRM, ps.nn.EmbeddingBagCollection]:
+    """Return the model, and the part of it whose rows live on the servers, in this dtype there, and travel as `wire` says."""
     torch.manual_seed(seed)
     features = dict.fromkeys(FEATURES, TABLE)
-    bags = ps.nn.EmbeddingBagCollection(DIM, features, initializer=INITIALIZER, seed=seed, table_dtype=table_dtype)
+    bags = ps.nn.EmbeddingBagCollection(DIM, features, initializer=INITIALIZER, seed=seed, table_dtype=table_dtype, wire=wire)
     return DLRM(bags), bags
 
 
@@ -142,7 +142,7 @@ def run(chosen: argparse.Namespace, data: ClickData) -> None:
     with ps.init(mode=modes[chosen.mode]) as session:
         if chosen.batch % session.world_size:
             raise ValueError(f"--batch is {chosen.batch}, but {session.world_size} workers share it: it must be a multiple of that.")
-        model, bags = build(chosen.seed, chosen.table_dtype)
+        model, bags = build(chosen.seed, chosen.table_dtype, chosen.wire)
         optimizer = ps.optim.ServerOptimizer(model, dense=DENSE, sparse=SPARSE, dense_name=DENSE_TABLE)
         with standstill(session):
             before = traffic(session.client)
@@ -186,6 +186,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--mode", choices=["sync", "async", "bounded"], default="sync")
     parser.add_argument("--bound", type=at_least(0), default=4, help="staleness bound of --mode bounded (default 4)")
     parser.add_argument("--table-dtype", choices=["float32", "bfloat16"], default="float32", help="how servers keep the embeddings' rows")
+    parser.add_argument("--wire", choices=["float32", "bfloat16", "int8"], default="float32", help="how rows and their gradients travel")
     parser.add_argument("--batch", type=at_least(1), default=512, help="rows of a step, of all workers together (default 512)")
     parser.add_argument("--epochs", type=at_least(1), default=1, help="passes over the rows to train on (default 1)")
     parser.add_argument(

@@ -6,14 +6,16 @@ The shard and the coordinator are both such cores. The edge (or the simulator) t
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from ps_proto.errors import ParameterServerError
-from ps_proto.requests import Rows
-from sharding.arrays import aligned_rows
+from sharding.arrays import empty_aligned
+from sharding.wire_format import WireRows
 
 Body = object  # one of ps_proto.requests
-MakeRows = Callable[[int, int], Rows]  # (n, dim) -> float32[n, dim] for a reply, C-contiguous, at a multiple of 64 bytes
+MakeRows = Callable[[tuple[int, int], np.dtype[Any]], WireRows]  # (shape, dtype) -> rows for a reply, at a multiple of 64 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Asked:
 
     request: int
     body: Body
-    make_rows: MakeRows = aligned_rows
+    make_rows: MakeRows = empty_aligned
     is_borrowed: bool = False
 
 

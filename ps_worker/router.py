@@ -8,8 +8,10 @@ import numpy as np
 from ps_proto.requests import Ids, Rows
 from sharding.arrays import aligned_rows
 from sharding.hashing import table_salt
-from sharding.partition import Indexes, deduplicate, gather_ids, has_few_repeats, scatter_rows, split
+from sharding.partition import Indexes, deduplicate, gather_ids, has_few_repeats, split
 from sharding.shard_map import ShardMap
+from sharding.wire_format import WireRows
+from sharding.wire_rows import decode_rows, decode_to
 
 READ_TWICE_MAX = 8  # one id in so many
 LOOK_FIRST_MIN = 512  # ids: of fewer, to take each once costs no more than to look for repeats
@@ -81,15 +83,15 @@ def route(tables: Sequence[Wanted], shard_map: ShardMap) -> dict[str, list[Part]
     return routed
 
 
-def join(dims: Sequence[int], sizes: Sequence[int], answers: Sequence[tuple[Part, Rows]]) -> list[Rows]:
-    """Return float32[sizes[k], dims[k]] of each table k, its rows laid where its parts' orders say."""
+def join(dims: Sequence[int], sizes: Sequence[int], answers: Sequence[tuple[Part, WireRows]]) -> list[Rows]:
+    """Return float32[sizes[k], dims[k]] of each table k, its rows laid where its parts' orders say, and opened on the way there."""
     joined: list[Rows | None] = [None] * len(dims)
     for part, rows in answers:
         if part.order is None:
-            joined[part.position] = rows
+            joined[part.position] = decode_rows(rows)
         else:
             whole = joined[part.position]
             if whole is None:
                 whole = joined[part.position] = aligned_rows(sizes[part.position], dims[part.position])
-            scatter_rows(rows, part.order, whole)
+            decode_to(rows, part.order, whole)
     return [aligned_rows(size, dim) if rows is None else rows for rows, size, dim in zip(joined, sizes, dims, strict=True)]

@@ -16,7 +16,9 @@ Rows = npt.NDArray[np.float32]
 USER = TableSpec("user", dim=8, optimizer=Adam(lr=0.01), initializer=Uniform(-1.0, 1.0), seed=7)
 ITEM = TableSpec("item", dim=5, optimizer=Adagrad(lr=0.1), initializer=Normal(0.0, 0.5), seed=2**64 - 1)
 WORD = TableSpec("word", dim=3, optimizer=SGD(lr=0.1), initializer=Uniform(-1.0, 1.0), dtype="bfloat16", max_norm=1.2)
-TABLES = (USER, ITEM, WORD)
+QUERY = TableSpec("query", dim=6, optimizer=Adagrad(lr=0.1), initializer=Uniform(-1.0, 1.0), wire="bfloat16")
+PHRASE = TableSpec("phrase", dim=9, optimizer=Adam(lr=0.01), initializer=Normal(), seed=3, wire="int8")
+TABLES = (USER, ITEM, WORD, QUERY, PHRASE)
 IDS_COUNT = 50  # so that ranks meet on most ids
 SPECIAL_IDS = (0, 2**64 - 1)
 

@@ -25,9 +25,9 @@ class Model(nn.Module):
 
     passing: Tensor
 
-    def __init__(self, dim: int = 4, table_dtype: str = "float32", max_norm: float | None = None) -> None:
+    def __init__(self, dim: int = 4, table_dtype: str = "float32", max_norm: float | None = None, wire: str = "float32") -> None:
         super().__init__()
-        kept = {"table_dtype": table_dtype, "max_norm": max_norm}
+        kept = {"table_dtype": table_dtype, "max_norm": max_norm, "wire": wire}
         self.bags = ps.nn.EmbeddingBagCollection(dim, {"a": "user", "b": "item"}, initializer=INITIALIZER, seed=5, **kept)  # type: ignore[arg-type]
         self.user = ps.nn.Embedding(None, dim, name="user", initializer=INITIALIZER, seed=5, **kept)  # type: ignore[arg-type]
         self.norm = nn.BatchNorm1d(3 * dim)

@@ -51,16 +51,18 @@ from ps_proto.requests import (
 from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Normal, Sync, TableSpec, Uniform
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
+from sharding.wire_rows import encode_rows
 
 FENCE = Fence(map_version=3, rank=1, incarnation=4, clock=7, timeline=2)
 FINISHED = Finished(6, (Hyperparameters("user", {"lr": 0.1, "eps": 1e-10}), Hyperparameters("item", {})), b"\x00resume\xff")
 IDS = np.array([7, 0, 2**64 - 1, 2**63], dtype=np.uint64)
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 TABLES = (TableRows("user", IDS, ROWS), TableRows("item", IDS[:1], ROWS[:1, :2].copy()), TableRows("none", IDS[:0], ROWS[:0]))
+GRADIENTS = (*TABLES, TableRows("halves", IDS, encode_rows(ROWS, "bfloat16")), TableRows("bytes", IDS[:3], encode_rows(ROWS[:3], "int8")))
 COLUMNS = (ColumnLayout("m", 64, "float32"), ColumnLayout("t", 1, "uint32"))
 SPECS = (
     TableSpec("user", 64, Adam(0.5, (0.8, 0.9), 1e-6), Normal(1.0, 2.0), 2**64 - 1, BoundedStaleness(3)),
-    TableSpec("größe", 1, Adagrad(0.05, 0.1, 1e-3), Uniform(-0.01, 0.01), 7),
+    TableSpec("größe", 1, Adagrad(0.05, 0.1, 1e-3), Uniform(-0.01, 0.01), 7, wire="int8"),
 )
 SHARD_MAP = ShardMap(
     9, (Server("server-0", "127.0.0.1:4001", 2, 1.5), Server("server-1", "[::1]:4002")), np.arange(NUM_BUCKETS, dtype=np.int32) % 2
@@ -68,7 +70,7 @@ SHARD_MAP = ShardMap(
 
 REQUESTS: tuple[object, ...] = (
     Pull(FENCE, tuple(TableIds(table.table, table.ids) for table in TABLES), FINISHED, 2.5, 11),
-    Push(FENCE, 3, TABLES, FINISHED.hyperparameters),
+    Push(FENCE, 3, GRADIENTS, FINISHED.hyperparameters),
     Assign(FENCE, 4, TABLES, True, COLUMNS),
     ClearTable(FENCE, 5, "user"),
     Finish(FENCE, FINISHED, True, 1.5),
@@ -91,7 +93,7 @@ REQUESTS: tuple[object, ...] = (
     Barrier(1, 4, 9, 20.0, -3),
 )
 REPLIES: tuple[object, ...] = (
-    Pulled((ROWS, ROWS[:0], ROWS[:1, :2].copy()), 7),
+    Pulled((ROWS, ROWS[:0], ROWS[:1, :2].copy(), encode_rows(ROWS, "int8"), encode_rows(ROWS[:2], "bfloat16")), 7),
     Done(7),
     ExportOpened(17, 1_000, 7, COLUMNS),
     ExportPart(IDS, ROWS),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from naive import bfloat16 as naive
-from ps_server.shard.bfloat16 import cut, nearest, round_rows
+from sharding.bfloat16 import cut, nearest, round_rows
 
 # zeros, subnormals of both kinds, ones, halfway points of an even and of an odd number, the greatest, what lies beyond it, infinities
 EDGES = [0x0000_0000, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x0000_FFFF, 0x0001_0000, 0x007F_FFFF, 0x0080_0000, 0x3F7F_FFFF, 0x3F80_0000,

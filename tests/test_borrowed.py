@@ -1,5 +1,7 @@
 """Requests whose rows lie in the asker's memory, and whose replies are to lie there: it changes once there is an answer."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,10 @@ from conversation import ITEM, USER, Conversation, ids, rows
 from ps_proto.requests import Assign, Fence, Finish, Finished, Pull, Pulled, Push, TableRows
 from ps_proto.values import SGD, Async, BoundedStaleness, DelayCompensated, Mode, StalenessScaled, Sync, TableSpec
 from ps_server.events import Asked, Body, Refuse, Reply
-from sharding.arrays import aligned_rows
+from sharding.arrays import empty_aligned
+from sharding.wire_format import WireRows
 
 NOW = Fence(1, 0, 0, 0)
-Rows = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 class Borrower:
@@ -18,7 +20,7 @@ class Borrower:
 
     def __init__(self, talk: Conversation) -> None:
         self._talk = talk
-        self.made: list[Rows] = []
+        self.made: list[WireRows] = []
 
     def ask(self, body: Body) -> Body:
         (effect,) = self._talk.shard.handle(Asked(10**6 + len(self.made), body, self._make, is_borrowed=True), self._talk.now_s)
@@ -26,8 +28,8 @@ class Borrower:
         assert isinstance(effect, Reply)
         return effect.body
 
-    def _make(self, rows_count: int, dim: int) -> Rows:
-        self.made.append(aligned_rows(rows_count, dim))
+    def _make(self, shape: tuple[int, int], dtype: "np.dtype[Any]") -> WireRows:
+        self.made.append(empty_aligned(shape, dtype))
         return self.made[-1]
 
 
@@ -76,10 +78,10 @@ def test_a_reply_lies_where_the_asker_has_it_and_changes_no_row(mode: Mode) -> N
 
 def test_what_is_parked_is_answered_where_the_asker_has_it() -> None:
     talk = Conversation(Sync(), world_size=2)
-    made: list[Rows] = []
+    made: list[WireRows] = []
 
-    def make(rows_count: int, dim: int) -> Rows:
-        made.append(aligned_rows(rows_count, dim))
+    def make(shape: tuple[int, int], dtype: "np.dtype[Any]") -> WireRows:
+        made.append(empty_aligned(shape, dtype))
         return made[-1]
 
     later = Fence(1, 0, 0, 1)

@@ -14,9 +14,9 @@ from ps_proto.errors import TableMismatch
 SPARSE = [ps.SGD(lr=0.1), ps.Adagrad(lr=0.1), ps.Adam(lr=0.01)]
 
 
-def model_of(seed: int, max_norm: float | None = 0.5, table_dtype: str = "bfloat16") -> Model:
+def model_of(seed: int, max_norm: float | None = 0.5, table_dtype: str = "bfloat16", wire: str = "float32") -> Model:
     torch.manual_seed(seed)
-    return Model(5, table_dtype, max_norm)
+    return Model(5, table_dtype, max_norm, wire)
 
 
 @pytest.mark.parametrize("sparse", SPARSE, ids=lambda sparse: sparse.kind)
@@ -34,14 +34,17 @@ def test_what_two_servers_kept_three_have_to_the_last_bit(tmp_path: Path, sparse
         assert digest(client, model) == saved
 
 
-@pytest.mark.parametrize(("max_norm", "table_dtype", "field"), [(0.5, "float32", "dtype"), (0.25, "bfloat16", "max_norm")])
-def test_another_kind_of_table_does_not_take_the_rows(tmp_path: Path, max_norm: float, table_dtype: str, field: str) -> None:
+@pytest.mark.parametrize(
+    ("max_norm", "table_dtype", "wire", "field"),
+    [(0.5, "float32", "float32", "dtype"), (0.25, "bfloat16", "float32", "max_norm"), (0.5, "bfloat16", "int8", "wire")],
+)
+def test_another_kind_of_table_does_not_take_the_rows(tmp_path: Path, max_norm: float, table_dtype: str, wire: str, field: str) -> None:
     with InProcess(2).connect(0, 1, ps.Sync()) as client:
         model = model_of(1)
         train(model, optimizer_of(model, client), range(2))
         ps.save(model, tmp_path / "model")
     with InProcess(2).connect(0, 1, ps.Sync()) as client:
-        model = model_of(1, max_norm, table_dtype)
+        model = model_of(1, max_norm, table_dtype, wire)
         optimizer_of(model, client)
         with pytest.raises(TableMismatch, match=field):
             ps.load(model, tmp_path / "model")

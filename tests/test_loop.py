@@ -1,6 +1,7 @@
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, Rank
 from ps_server.edge.loop import CoreLoop
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Tell, Ticked
 from scripted_core import ScriptedCore
+from sharding.wire_format import WireRows
 
 ASK = GetStats(Fence(1))
 
@@ -315,13 +317,13 @@ async def test_the_core_is_told_where_rows_are_to_lie() -> None:
     core = ScriptedCore()
     loop = CoreLoop(core, nobody)
 
-    def make(rows_count: int, dim: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.float32]]":
-        return np.empty((rows_count, dim), np.float32)
+    def make(shape: tuple[int, int], dtype: "np.dtype[Any]") -> WireRows:
+        return np.empty(shape, dtype)
 
     loop.ask(ASK, lambda outcome: None, make, is_borrowed=True)
     loop.ask(ASK, lambda outcome: None)
     one, other = core.asked()
     assert (one.make_rows, one.is_borrowed) == (make, True)
     assert not other.is_borrowed
-    assert other.make_rows(2, 3).shape == (2, 3)
+    assert other.make_rows((2, 3), np.dtype(np.uint8)).shape == (2, 3)
     await loop.close()

@@ -111,19 +111,19 @@ def test_a_room_is_filled_in_order_and_what_does_not_fit_lies_elsewhere() -> Non
     arena = Arena(NBYTES)
     mapped = MappedArena(arena.descriptor)
     room = Room(mapped, 128, 3 * 64)
-    one, two = room.rows(1, 3), room.rows(2, 16)
+    one, two = room.rows((1, 3), FLOAT32), room.rows((2, 16), FLOAT32)
     assert mapped.holds_at(128, one)
     assert mapped.holds_at(192, two)
-    three = room.rows(1, 1)
+    three = room.rows((1, 1), FLOAT32)
     assert not mapped.holds_at(320, three)
     assert three.shape == (1, 1)
     assert three.ctypes.data % 64 == 0
-    assert room.rows(0, 8).size == 0
+    assert room.rows((0, 8), FLOAT32).size == 0
 
 
 def test_a_room_beyond_the_arena_is_refused_when_it_is_used() -> None:
     arena = Arena(NBYTES)
     room = Room(MappedArena(arena.descriptor), NBYTES - 64, 2**40)
-    room.rows(1, 16)
+    room.rows((1, 16), FLOAT32)
     with pytest.raises(InvalidRequest, match="place"):
-        room.rows(1, 16)
+        room.rows((1, 16), FLOAT32)

@@ -114,6 +114,7 @@ def test_sparse_is_accepted_and_changes_nothing(client: ps.Client) -> None:
         (lambda: ps.nn.EmbeddingBag(10, 3, -1.0, name="a"), r"TableSpec.max_norm is -1.0"),
         (lambda: ps.nn.Embedding(10, 3, name="a", table_dtype="float16"), r"TableSpec.dtype is 'float16', but must be one of"),
         (lambda: ps.nn.EmbeddingBagCollection(3, {"a": "A"}, table_dtype="half"), r"TableSpec.dtype is 'half'"),
+        (lambda: ps.nn.EmbeddingBag(10, 3, name="a", wire="int4"), r"TableSpec.wire is 'int4', but must be one of"),
         (lambda: ps.nn.Embedding(10, 0, name="a"), r"TableSpec.dim is 0"),
         (lambda: ps.nn.Embedding(0, 3, name="a"), r"num_embeddings is 0"),
         (lambda: ps.nn.Embedding("user", 3, name="a"), r"num_embeddings is 'user'"),  # type: ignore[arg-type]
@@ -215,18 +216,26 @@ def test_two_modules_of_one_name_are_one_table(client: ps.Client) -> None:
     ],
     ids=["embedding", "bag", "collection"],
 )
-def test_how_servers_keep_rows_is_of_the_table(client: ps.Client, make: Callable[..., nn.Module]) -> None:
-    trained(client, make(table_dtype="bfloat16", max_norm=0.5, initializer=ps.Constant(1.0)))
+def test_how_servers_keep_rows_and_how_they_travel_is_of_the_table(client: ps.Client, make: Callable[..., nn.Module]) -> None:
+    trained(client, make(table_dtype="bfloat16", wire="int8", max_norm=0.5, initializer=ps.Constant(1.0)))
     spec = client.spec("rows")
-    assert (spec.dtype, spec.max_norm) == ("bfloat16", 0.5)
+    assert (spec.dtype, spec.wire, spec.max_norm) == ("bfloat16", "int8", 0.5)
     assert np.linalg.norm(client.pull("rows", [7])) == pytest.approx(0.5, rel=2**-8)
-    twin = copy.deepcopy(make(table_dtype="bfloat16", max_norm=0.5, initializer=ps.Constant(1.0)))
+    twin = copy.deepcopy(make(table_dtype="bfloat16", wire="int8", max_norm=0.5, initializer=ps.Constant(1.0)))
     trained(client, twin)  # the same table
 
 
 @pytest.mark.parametrize(
     "option",
-    [{"embedding_dim": 4}, {"seed": 1}, {"initializer": ps.Zeros()}, {"mode": ps.Async()}, {"table_dtype": "bfloat16"}, {"max_norm": 1.0}],
+    [
+        {"embedding_dim": 4},
+        {"seed": 1},
+        {"initializer": ps.Zeros()},
+        {"mode": ps.Async()},
+        {"table_dtype": "bfloat16"},
+        {"max_norm": 1.0},
+        {"wire": "int8"},
+    ],
     ids=str,
 )
 def test_two_modules_of_one_name_that_want_different_tables_are_refused(client: ps.Client, option: dict[str, Any]) -> None:

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from conversation import Conversation, ids, rows
-from ps_proto.requests import Fence, Pull, Pulled, Push
+from ps_proto.requests import Assign, Fence, Pull, Pulled, Push, TableRows
 from ps_proto.values import SGD, Async, BoundedStaleness, DelayCompensated, Optimizer, StalenessScaled, Sync, TableSpec
 from ps_server.shard.counters import Counters
 from ps_server.shard.read_rows import READS_MAX, ReadRows
 from ps_server.shard.table import Table
+from sharding.wire_rows import decode_rows, encode_rows
 
 COMPENSATED = TableSpec("user", 1, DelayCompensated(SGD(lr=1.0), compensation=0.5))
 SCALED = TableSpec("user", 1, StalenessScaled(SGD(lr=8.0)))
@@ -31,6 +32,23 @@ def test_a_late_gradient_is_compensated_for_what_others_pushed() -> None:
     talk.push(0, 0, {7: 2.0})  # g = 2 + 0.5 · 2 · 2 · (-4 - 0) = -6
     assert talk.read(7) == [2.0]
     assert unread(talk) == 0
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_a_gradient_is_compensated_from_the_row_as_the_rank_read_it(wire: str) -> None:
+    talk = talk_of(TableSpec("user", 2, DelayCompensated(SGD(lr=1.0), compensation=0.5), wire=wire))
+    key, row = np.array([7], np.uint64), np.array([[100.0, 33.3]], np.float32)
+    gradient = np.array([[127.0, 2.0]], np.float32)  # both wires have it
+    talk.get(Assign(talk.fence(0), 1, (TableRows("user", key, row),)))
+    pulled = talk.get(Pull(talk.fence(0), (ids("user", 7),)))
+    assert isinstance(pulled, Pulled)
+    read = decode_rows(pulled.rows[0])
+    assert read[0, 1] != row[0, 1]
+    talk.get(Push(talk.fence(0), 2, (TableRows("user", key, encode_rows(gradient, wire)),)))
+    moved = row[0, 1] - read[0, 1]
+    _, held = talk.shard.catalog.tables["user"].snapshot().read(0, 1)
+    compensated = 2.0 + 0.5 * 2.0 * 2.0 * moved  # g + compensation · g² · (w - w as it was read)
+    assert held[0, 1] == pytest.approx(row[0, 1] - compensated, rel=1e-6)
 
 
 def test_each_id_is_compensated_by_its_own_row() -> None:

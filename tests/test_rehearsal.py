@@ -1,7 +1,7 @@
 """A server that says it serves has its kernels compiled, and one that opens a table those of the table."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -56,6 +56,8 @@ from ps_server.shard.rehearsal import warm_up, warm_up_for
 from ps_server.shard.shard import Shard
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
+from sharding.wire_format import FORMATS
+from sharding.wire_rows import encode_rows
 
 
 def compiled() -> dict[str, int]:
@@ -73,12 +75,13 @@ SPECS = [
     TableSpec("user", 16, FTRL(l1=0.1), Zeros(), dtype="bfloat16"),
     TableSpec("user", 16, ClippedByValue(ClippedByRowNorm(Lion())), dtype="bfloat16", max_norm=0.5),
     TableSpec("user", 16, DelayCompensated(StalenessScaled(DecoupledWeightDecay(AdamW()))), Uniform(-1.0, 1.0)),
-    TableSpec("user", 16, Adagrad(), Assigned()),
+    TableSpec("user", 16, Adagrad(), Assigned(), wire="bfloat16"),
+    TableSpec("user", 16, DelayCompensated(SGD()), Normal(), wire="int8"),
 ]
 
 
 @pytest.mark.parametrize("mode", [Sync(), Async()], ids=lambda mode: mode.kind)
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.optimizer.label} {spec.initializer.kind} {spec.dtype}")
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.optimizer.label} {spec.initializer.kind} {spec.dtype} {spec.wire}")
 def test_after_the_warm_up_a_real_step_compiles_nothing(spec: TableSpec, mode: Mode) -> None:
     warm_up()
     warm_up_for(spec)
@@ -97,7 +100,7 @@ def test_after_the_warm_up_a_real_step_compiles_nothing(spec: TableSpec, mode: M
         *[ResolveRank(1, rank, incarnation=1, fact=None, start=0) for rank in range(2)],
         Assign(fences[0], 1, (rows,)),
         *[Pull(fence, (TableIds("user", ids),)) for fence in fences],
-        *[Push(fence, 2, (rows,)) for fence in fences],
+        *[Push(fence, 2, (replace(rows, rows=encode_rows(rows.rows, spec.wire)),)) for fence in fences],
         *[Finish(fence, Finished(0)) for fence in fences],
         Pull(Fence(1, rank=0, incarnation=1, clock=1), (TableIds("user", ids),)),
     ]
@@ -109,7 +112,7 @@ def test_after_the_warm_up_a_real_step_compiles_nothing(spec: TableSpec, mode: M
     (answer,) = effects
     assert isinstance(answer, Reply)
     assert isinstance(answer.body, Pulled)
-    assert answer.body.rows[0].shape == (1_000, 16)
+    assert answer.body.rows[0].shape == FORMATS[spec.wire].shape(1_000, 16)
     assert compiled() == before
 
 

@@ -23,10 +23,11 @@ from ps_proto.values import (
     TableSpec,
     Uniform,
 )
-from ps_server.shard import bfloat16, bfloat16_records, blocks, row_norms
+from ps_server.shard import bfloat16_records, blocks, row_norms
 from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.slab import RESERVED_BYTES_MAX
 from ps_server.shard.table import Table
+from sharding import bfloat16
 from sharding.arrays import read_only
 from sharding.hashing import NUM_BUCKETS
 

@@ -64,9 +64,14 @@ async def test_tables_with_the_same_needs_are_warmed_up_for_once() -> None:
     for spec in (USER, replace(USER, name="item", dim=9, seed=3), replace(USER, max_norm=1.0), replace(USER, max_norm=2.0)):
         await warm_up.prepare(InstallTable(1, spec))
     assert compiler.asked == [USER, replace(USER, max_norm=1.0)]
-    for spec in (replace(USER, optimizer=Adagrad()), replace(USER, optimizer=SGD(lr=0.5, momentum=0.9)), replace(USER, dtype="bfloat16")):
+    for spec in (
+        replace(USER, optimizer=Adagrad()),
+        replace(USER, optimizer=SGD(lr=0.5, momentum=0.9)),
+        replace(USER, dtype="bfloat16"),
+        replace(USER, wire="int8"),
+    ):
         await warm_up.prepare(InstallTable(1, spec))
-    assert len(compiler.asked) == 5
+    assert len(compiler.asked) == 6
 
 
 async def test_what_the_compiler_raises_ends_the_order_and_the_next_tries_anew() -> None:

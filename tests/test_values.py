@@ -246,7 +246,7 @@ def test_numbers_that_change_the_state_columns_make_another_table(optimizer: Opt
 def test_numbers_that_do_not_leave_the_table_what_it_is() -> None:
     spec = TableSpec("user", 4, SGD(momentum=0.9))
     assert spec.difference(replace(spec, optimizer=SGD(lr=1.0, momentum=0.5, nesterov=True, weight_decay=0.1))) is None
-    for field, value in {"dtype": "bfloat16", "max_norm": 1.0, "seed": 3}.items():
+    for field, value in {"dtype": "bfloat16", "wire": "int8", "max_norm": 1.0, "seed": 3}.items():
         assert spec.difference(replace(spec, **{field: value})) == field  # type: ignore[arg-type]  # each fits its field
 
 
@@ -260,6 +260,7 @@ def test_what_reduces_rows_is_refused_for_dense_parameters(optimizer: Optimizer)
 def test_a_table_refuses_what_no_table_can_have() -> None:
     for field, bad in {
         "dtype": "float16",
+        "wire": "int4",
         "max_norm": -1.0,
         "dim": 0,
         "name": "",
@@ -274,3 +275,6 @@ def test_a_table_refuses_what_no_table_can_have() -> None:
         TableSpec("dense", 4, SGD(), Assigned(), max_norm=1.0)
     with pytest.raises(InvalidRequest, match="dtype of dense table"):
         TableSpec("dense", 4, SGD(), Assigned(), dtype="bfloat16")
+    with pytest.raises(InvalidRequest, match="wire of dense table"):
+        TableSpec("dense", 4, SGD(), Assigned(), wire="int8")
+    TableSpec("dense", 4, SGD(), Assigned(), wire="bfloat16")  # number by number: blocks make no difference

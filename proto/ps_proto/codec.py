@@ -1,4 +1,5 @@
-"""Turn values into protobuf messages and back; with parts.py the only file that knows dtypes on the wire and endianness.
+"""Turn values into protobuf messages and back; with parts.py and sharding/wire_format.py all that knows dtypes on the
+wire and endianness.
 
 Each value class of requests.py has a message of the same name, with fields of the same names; the few types that differ (settings, a map's
 owners) have a converter here. So `encode` and `decode` are derived from the classes, once, and a new request is a class there and a
@@ -25,7 +26,6 @@ from ps_proto.values import Initializer, Mode, Optimizer, Setting, initializer_f
 from sharding.hashing import NUM_BUCKETS
 
 ID = np.dtype("<u8")
-WEIGHT = np.dtype("<f4")
 OWNER = np.dtype("<u2")
 
 CLOCK_MAX = 2**31 - 1

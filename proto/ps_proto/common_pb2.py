@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps_proto/common.proto\x12\x0browstead.v1\"`\n\x05\x46\x65nce\x12\x13\n\x0bmap_version\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x10\n\x08timeline\x18\x05 \x01(\x03\"\x84\x01\n\x07Setting\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x38\n\nparameters\x18\x02 \x03(\x0b\x32$.rowstead.v1.Setting.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xdf\x01\n\tTableSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\'\n\toptimizer\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12)\n\x0binitializer\x18\x04 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\"\n\x04mode\x18\x06 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x15\n\x08max_norm\x18\x08 \x01(\x01H\x00\x88\x01\x01\x42\x0b\n\t_max_norm\"L\n\x06Server\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\x12\x0e\n\x06weight\x18\x04 \x01(\x01\"Q\n\x08ShardMap\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12$\n\x07servers\x18\x02 \x03(\x0b\x32\x13.rowstead.v1.Server\x12\x0e\n\x06owners\x18\x03 \x01(\x0c\"\x95\x01\n\x0fHyperparameters\x12\r\n\x05table\x18\x01 \x01(\t\x12@\n\nparameters\x18\x02 \x03(\x0b\x32,.rowstead.v1.Hyperparameters.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\x08\x46inished\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\x12\x35\n\x0fhyperparameters\x18\x02 \x03(\x0b\x32\x1c.rowstead.v1.Hyperparameters\x12\x0e\n\x06resume\x18\x03 \x01(\x0c\"\x14\n\x04\x44one\x12\x0c\n\x04step\x18\x01 \x01(\x03\"U\n\nErrorField\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0f\n\x05whole\x18\x02 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x03 \x01(\x01H\x00\x12\r\n\x03\x62ig\x18\x04 \x01(\tH\x00\x42\x07\n\x05value\"\x9f\x01\n\x0b\x45rrorDetail\x12\x12\n\nclass_name\x18\x01 \x01(\t\x12\x34\n\x06\x66ields\x18\x02 \x03(\x0b\x32$.rowstead.v1.ErrorDetail.FieldsEntry\x1a\x46\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.rowstead.v1.ErrorField:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps_proto/common.proto\x12\x0browstead.v1\"`\n\x05\x46\x65nce\x12\x13\n\x0bmap_version\x18\x01 \x01(\x03\x12\x0c\n\x04rank\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\x12\r\n\x05\x63lock\x18\x04 \x01(\x03\x12\x10\n\x08timeline\x18\x05 \x01(\x03\"\x84\x01\n\x07Setting\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x38\n\nparameters\x18\x02 \x03(\x0b\x32$.rowstead.v1.Setting.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xed\x01\n\tTableSpec\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03\x64im\x18\x02 \x01(\x05\x12\'\n\toptimizer\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12)\n\x0binitializer\x18\x04 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\"\n\x04mode\x18\x06 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\r\n\x05\x64type\x18\x07 \x01(\t\x12\x15\n\x08max_norm\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04wire\x18\t \x01(\tB\x0b\n\t_max_norm\"L\n\x06Server\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\x12\x0e\n\x06weight\x18\x04 \x01(\x01\"Q\n\x08ShardMap\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12$\n\x07servers\x18\x02 \x03(\x0b\x32\x13.rowstead.v1.Server\x12\x0e\n\x06owners\x18\x03 \x01(\x0c\"\x95\x01\n\x0fHyperparameters\x12\r\n\x05table\x18\x01 \x01(\t\x12@\n\nparameters\x18\x02 \x03(\x0b\x32,.rowstead.v1.Hyperparameters.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\x08\x46inished\x12\r\n\x05\x63lock\x18\x01 \x01(\x03\x12\x35\n\x0fhyperparameters\x18\x02 \x03(\x0b\x32\x1c.rowstead.v1.Hyperparameters\x12\x0e\n\x06resume\x18\x03 \x01(\x0c\"\x14\n\x04\x44one\x12\x0c\n\x04step\x18\x01 \x01(\x03\"U\n\nErrorField\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0f\n\x05whole\x18\x02 \x01(\x03H\x00\x12\x0e\n\x04real\x18\x03 \x01(\x01H\x00\x12\r\n\x03\x62ig\x18\x04 \x01(\tH\x00\x42\x07\n\x05value\"\x9f\x01\n\x0b\x45rrorDetail\x12\x12\n\nclass_name\x18\x01 \x01(\t\x12\x34\n\x06\x66ields\x18\x02 \x03(\x0b\x32$.rowstead.v1.ErrorDetail.FieldsEntry\x1a\x46\n\x0b\x46ieldsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.rowstead.v1.ErrorField:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,23 +44,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTING_PARAMETERSENTRY']._serialized_start=220
   _globals['_SETTING_PARAMETERSENTRY']._serialized_end=269
   _globals['_TABLESPEC']._serialized_start=272
-  _globals['_TABLESPEC']._serialized_end=495
-  _globals['_SERVER']._serialized_start=497
-  _globals['_SERVER']._serialized_end=573
-  _globals['_SHARDMAP']._serialized_start=575
-  _globals['_SHARDMAP']._serialized_end=656
-  _globals['_HYPERPARAMETERS']._serialized_start=659
-  _globals['_HYPERPARAMETERS']._serialized_end=808
+  _globals['_TABLESPEC']._serialized_end=509
+  _globals['_SERVER']._serialized_start=511
+  _globals['_SERVER']._serialized_end=587
+  _globals['_SHARDMAP']._serialized_start=589
+  _globals['_SHARDMAP']._serialized_end=670
+  _globals['_HYPERPARAMETERS']._serialized_start=673
+  _globals['_HYPERPARAMETERS']._serialized_end=822
   _globals['_HYPERPARAMETERS_PARAMETERSENTRY']._serialized_start=220
   _globals['_HYPERPARAMETERS_PARAMETERSENTRY']._serialized_end=269
-  _globals['_FINISHED']._serialized_start=810
-  _globals['_FINISHED']._serialized_end=906
-  _globals['_DONE']._serialized_start=908
-  _globals['_DONE']._serialized_end=928
-  _globals['_ERRORFIELD']._serialized_start=930
-  _globals['_ERRORFIELD']._serialized_end=1015
-  _globals['_ERRORDETAIL']._serialized_start=1018
-  _globals['_ERRORDETAIL']._serialized_end=1177
-  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_start=1107
-  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_end=1177
+  _globals['_FINISHED']._serialized_start=824
+  _globals['_FINISHED']._serialized_end=920
+  _globals['_DONE']._serialized_start=922
+  _globals['_DONE']._serialized_end=942
+  _globals['_ERRORFIELD']._serialized_start=944
+  _globals['_ERRORFIELD']._serialized_end=1029
+  _globals['_ERRORDETAIL']._serialized_start=1032
+  _globals['_ERRORDETAIL']._serialized_end=1191
+  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_start=1121
+  _globals['_ERRORDETAIL_FIELDSENTRY']._serialized_end=1191
 # @@protoc_insertion_point(module_scope)

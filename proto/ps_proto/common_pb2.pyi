@@ -36,7 +36,7 @@ class Setting(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., parameters: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class TableSpec(_message.Message):
-    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "mode", "dtype", "max_norm")
+    __slots__ = ("name", "dim", "optimizer", "initializer", "seed", "mode", "dtype", "max_norm", "wire")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class TableSpec(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     MAX_NORM_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
     name: str
     dim: int
     optimizer: Setting
@@ -53,7 +54,8 @@ class TableSpec(_message.Message):
     mode: Setting
     dtype: str
     max_norm: float
-    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Setting, _Mapping]] = ..., initializer: _Optional[_Union[Setting, _Mapping]] = ..., seed: _Optional[int] = ..., mode: _Optional[_Union[Setting, _Mapping]] = ..., dtype: _Optional[str] = ..., max_norm: _Optional[float] = ...) -> None: ...
+    wire: str
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., optimizer: _Optional[_Union[Setting, _Mapping]] = ..., initializer: _Optional[_Union[Setting, _Mapping]] = ..., seed: _Optional[int] = ..., mode: _Optional[_Union[Setting, _Mapping]] = ..., dtype: _Optional[str] = ..., max_norm: _Optional[float] = ..., wire: _Optional[str] = ...) -> None: ...
 
 class Server(_message.Message):
     __slots__ = ("name", "address", "incarnation", "weight")

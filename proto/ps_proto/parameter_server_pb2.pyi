@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableShape(_message.Message):
-    __slots__ = ("table", "rows", "dim")
+    __slots__ = ("table", "rows", "dim", "wire")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
     table: str
     rows: int
     dim: int
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ...) -> None: ...
+    wire: str
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., wire: _Optional[str] = ...) -> None: ...
 
 class Slice(_message.Message):
     __slots__ = ("table", "ids", "rows")

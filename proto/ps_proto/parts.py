@@ -3,6 +3,7 @@
     value --cut--> part, part, part --assembler.take--> value
 
 A part is a protobuf message with a header (the first one) and slices; PullPart and its like in parameter_server.proto say what they hold.
+An array's dtype says how its rows travel (sharding/wire_format.py); rows of any other dtype become float32.
 An assembler makes room once, from the row counts that the header announces, and copies each slice to its place. It trusts nothing that a
 peer sent: a request over the limit is RequestTooLarge before any room is made, whatever else does not fit is InvalidRequest.
 """
@@ -17,7 +18,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from ps_proto import parameter_server_pb2 as pb
-from ps_proto.codec import ID, WEIGHT, build, check_limits, decode, encode
+from ps_proto.codec import ID, build, check_limits, decode, encode
 from ps_proto.errors import InvalidRequest, RequestTooLarge
 from ps_proto.requests import (
     Assign,
@@ -30,16 +31,17 @@ from ps_proto.requests import (
     Pull,
     Pulled,
     Push,
-    Rows,
     TableIds,
     TableRows,
 )
 from ps_proto.values import MAX_DIM, MAX_WIDTH
 from sharding.arrays import empty_aligned
+from sharding.wire_format import FLOAT32, FORMATS, WireFormat, WireRows, format_of
 
 PART_SIZE_BYTES = 1 << 20
 PART_SIZE_BYTES_MAX = 32 << 20  # the contract allows 64 MiB a message; a header may be large too
 REQUEST_BYTES_MAX = 8 << 30
+COMPRESSED = frozenset(FORMATS) - {FLOAT32.name}
 
 Streamed = Pull | Pulled | Push | Assign | ExportPart
 STREAMED = (Pull, Pulled, Push, Assign, ExportPart)
@@ -47,6 +49,7 @@ AnyStreamed = TypeVar("AnyStreamed", Pull, Pulled, Push, Assign, ExportPart)
 MakeArray = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
 _NO_IDS: Ids = np.empty(0, ID)
+_NO_ROWS: WireRows = np.empty((0, 0), FLOAT32.dtype)
 
 
 # --- cutting --------------------------------------------------------------------------------------------------------------
@@ -58,7 +61,7 @@ class _Block:
 
     table: str
     ids: Ids | None
-    rows: Rows | None
+    rows: WireRows | None
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.rows is not None and len(self.ids) != len(self.rows):
@@ -66,7 +69,10 @@ class _Block:
 
     @property
     def shape(self) -> pb.TableShape:
-        wire = {"table": self.table, "rows": self.count, "dim": 0 if self.rows is None else self.rows.shape[1]}
+        wire = {"table": self.table, "rows": self.count}
+        if self.rows is not None:
+            form = format_of(self.rows)
+            wire |= {"dim": form.dim(self.rows), "wire": "" if form is FLOAT32 else form.name}
         return build(pb.TableShape, "TableShape", wire)
 
     @property
@@ -79,11 +85,11 @@ class _Block:
     @property
     def row_size_bytes(self) -> int:
         ids_bytes = 0 if self.ids is None else ID.itemsize
-        return ids_bytes + (0 if self.rows is None else WEIGHT.itemsize * self.rows.shape[1])
+        return ids_bytes + (0 if self.rows is None else format_of(self.rows).dtype.itemsize * self.rows.shape[1])
 
     def slice(self, table: int, begin: int, end: int) -> pb.Slice:
         ids = b"" if self.ids is None else self.ids[begin:end].astype(ID, copy=False).tobytes()
-        rows = b"" if self.rows is None else self.rows[begin:end].astype(WEIGHT, copy=False).tobytes()
+        rows = b"" if self.rows is None else self.rows[begin:end].astype(format_of(self.rows).dtype, copy=False).tobytes()
         return pb.Slice(table=table, ids=ids, rows=rows)
 
 
@@ -136,7 +142,7 @@ def headed(value: Streamed) -> tuple[Message, list[NDArray[Any]]]:
         if block.ids is not None:
             arrays.append(np.ascontiguousarray(block.ids, ID))
         if block.rows is not None:
-            arrays.append(np.ascontiguousarray(block.rows, WEIGHT))
+            arrays.append(np.ascontiguousarray(block.rows, format_of(block.rows).dtype))
     return build(header, type(value).__name__, wire), arrays
 
 
@@ -179,7 +185,7 @@ class _Table:
     table: str
     count: int
     ids: Ids
-    rows: Rows
+    rows: WireRows
     filled: int = 0
 
     @property
@@ -191,10 +197,10 @@ class _Table:
 class Announced:
     """What a header says of the value that it begins.
 
-    shapes  (name, rows, dim) of each table.     nbytes  of all arrays.     about  the value's fields that travel in the header, by name.
+    shapes  (name, rows, dim, format) of each table.     nbytes  of all arrays.     about  the value's fields in the header, by name.
     """
 
-    shapes: tuple[tuple[str, int, int], ...]
+    shapes: tuple[tuple[str, int, int, WireFormat], ...]
     nbytes: int
     about: dict[str, Any]
 
@@ -207,6 +213,7 @@ class Assembler(Generic[AnyStreamed]):
     brings_ids: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = True
     columns_max: ClassVar[int] = MAX_DIM
+    wires: ClassVar[frozenset[str]] = frozenset()  # how its rows may travel beside float32
 
     def __init__(self, peer: str, bytes_max: int = REQUEST_BYTES_MAX) -> None:
         self._peer = peer
@@ -234,7 +241,7 @@ class Assembler(Generic[AnyStreamed]):
         names = {shape.table for shape in header.tables}
         if any(names) and len(names) < len(header.tables):
             raise InvalidRequest("header.tables", f"{len(header.tables)} tables of {len(names)} names", "each table once")
-        shapes = tuple([(shape.table, shape.rows, shape.dim) for shape in header.tables])
+        shapes = tuple([(shape.table, shape.rows, shape.dim, FORMATS[shape.wire or FLOAT32.name]) for shape in header.tables])
         return Announced(shapes, nbytes, cls._decode_header(header))
 
     def make_room(self, announced: Announced, make: MakeArray = empty_aligned) -> None:
@@ -270,7 +277,7 @@ class Assembler(Generic[AnyStreamed]):
         if self.brings_ids:
             table.ids[begin:end] = np.frombuffer(ids, dtype=ID)
         if self.brings_rows:
-            table.rows[begin:end] = np.frombuffer(rows, dtype=WEIGHT).reshape(count, table.rows.shape[1])
+            table.rows[begin:end] = np.frombuffer(rows, dtype=table.rows.dtype).reshape(count, table.rows.shape[1])
         table.filled = end
 
     def value(self) -> AnyStreamed:
@@ -298,16 +305,20 @@ class Assembler(Generic[AnyStreamed]):
         dims = range(1, cls.columns_max + 1) if cls.brings_rows else range(1)
         if shape.dim not in dims:
             raise InvalidRequest(f"dim of table {shape.table!r}", str(shape.dim), f"a whole number from {dims.start} to {dims.stop - 1}")
-        return shape.rows * (ID.itemsize * cls.brings_ids + WEIGHT.itemsize * shape.dim)
+        if shape.wire and shape.wire not in cls.wires:
+            want = " or ".join([repr(name) for name in sorted({"", *cls.wires})])
+            raise InvalidRequest(f"wire of table {shape.table!r}", repr(shape.wire), f"{want}, here")
+        form = FORMATS[shape.wire or FLOAT32.name]
+        return shape.rows * (ID.itemsize * cls.brings_ids + form.row_size_bytes(shape.dim) * cls.brings_rows)
 
-    def _make_table(self, name: str, count: int, dim: int, make: MakeArray) -> _Table:
+    def _make_table(self, name: str, count: int, dim: int, form: WireFormat, make: MakeArray) -> _Table:
         ids = make((count,), ID) if self.brings_ids else _NO_IDS
-        rows = make((count, dim), WEIGHT) if self.brings_rows else np.empty((0, dim), WEIGHT)
+        rows = make(form.shape(count, dim), form.dtype) if self.brings_rows else _NO_ROWS
         return _Table(name, count, ids, rows)
 
     def _count(self, table: _Table, ids: bytes, rows: bytes) -> int:
         """Return how many rows a slice brings."""
-        row_bytes = WEIGHT.itemsize * table.rows.shape[1]
+        row_bytes = table.rows.dtype.itemsize * table.rows.shape[1]
         count, rest = divmod(len(ids), ID.itemsize) if self.brings_ids else divmod(len(rows), row_bytes)
         if rest:
             raise InvalidRequest(table.what, f"{len(ids)} bytes of ids, {len(rows)} bytes of rows", "whole ids and rows")
@@ -341,6 +352,7 @@ class PulledAssembler(Assembler[Pulled]):
     part = pb.PulledPart
     header = pb.PulledHeader
     brings_ids = False
+    wires = COMPRESSED
 
     @staticmethod
     def _decode_header(header: pb.PulledHeader) -> dict[str, Any]:
@@ -355,6 +367,7 @@ class PushAssembler(Assembler[Push]):
 
     part = pb.PushPart
     header = pb.PushHeader
+    wires = COMPRESSED
 
     @staticmethod
     def _decode_header(header: pb.PushHeader) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ps_proto.values import Mode, TableSpec
 from sharding.shard_map import ShardMap
+from sharding.wire_format import WireRows
 
 Ids = NDArray[np.uint64]
 Rows = NDArray[np.float32]
@@ -48,11 +49,14 @@ class TableIds:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows (or gradients) of a table. ids uint64[n], each once; rows float32[n, dim], C-contiguous."""
+    """Rows (or gradients) of a table. ids uint64[n], each once; rows float32[n, dim], C-contiguous.
+
+    Those of a push are as the table's `wire` has them.
+    """
 
     table: str
     ids: Ids
-    rows: Rows
+    rows: WireRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +105,12 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """rows: one float32[n, dim] per table asked for, in the order asked. `step`: the synchronous step read.
+    """rows: n of dim numbers per table asked for, in the order asked, as its `wire` has them. `step`: the synchronous step read.
 
     It is beyond the clock of a rank that is late in a job with backup workers (R9), and of nobody else.
     """
 
-    rows: tuple[Rows, ...]
+    rows: tuple[WireRows, ...]
     step: int
 
 

@@ -16,7 +16,7 @@ import structlog
 from ps_proto.errors import ParameterServerError, Recovering
 from ps_proto.status import as_ours
 from ps_server.events import Answered, Asked, Body, Core, Dropped, Effect, Event, MakeRows, Refuse, Reply, Tell, Ticked
-from sharding.arrays import aligned_rows
+from sharding.arrays import empty_aligned
 
 TICK_S_MIN = 0.001  # between two ticks, whatever the core asks for
 TICK_S_AFTER_BUG = 1.0
@@ -73,7 +73,7 @@ class CoreLoop:
                 self.drop(request)
             raise
 
-    def ask(self, body: Body, answer: Answer, make_rows: MakeRows = aligned_rows, is_borrowed: bool = False) -> int | None:
+    def ask(self, body: Body, answer: Answer, make_rows: MakeRows = empty_aligned, is_borrowed: bool = False) -> int | None:
         """Ask the core what needs no preparing; `answer` is called with the outcome, once, now or later.
 
         Return the request's number where it is later, for `drop`. `make_rows`, `is_borrowed`: as in Asked.

@@ -37,4 +37,4 @@ class TableWarmUp:
 
 def _needs(spec: TableSpec) -> Hashable:
     """Return what decides which kernels a table needs. Numbers do: an optimizer without momentum may have a kernel of its own."""
-    return spec.optimizer, spec.initializer, spec.dtype, spec.max_norm is None
+    return spec.optimizer, spec.initializer, spec.dtype, spec.wire, spec.max_norm is None

@@ -3,11 +3,11 @@
 import numpy as np
 import numpy.typing as npt
 
-from ps_server.shard.bfloat16 import HALF, cut, nearest
 from ps_server.shard.initializers.counter import row_stream
 from ps_server.shard.prefetch import AHEAD, prefetch_record
 from ps_server.shard.records import Records, Slots
 from ps_server.shard.rounding_draws import draw, rounding_key
+from sharding.bfloat16 import HALF, cut, nearest
 from sharding.kernel import kernel
 
 Ids = npt.NDArray[np.uint64]

@@ -12,6 +12,8 @@ from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.table import Table
 from sharding.arrays import read_only
 from sharding.partition import deduplicate
+from sharding.wire_format import FLOAT32, WireRows
+from sharding.wire_rows import decode_rows
 
 READ_BYTES_MAX = 64 << 20  # of one rank: a step's rows of one server, and those that it prefetches
 READS_MAX = 32  # of one rank, table and step: a push may have to look through all of them
@@ -52,8 +54,10 @@ class ReadRows:
         """Return the bytes kept for all ranks."""
         return sum(self._nbytes.values())
 
-    def keep(self, table: Table, fence: Fence, ids: Ids, rows: Rows, is_borrowed: bool = False) -> None:
-        """Take an answer that a rank is given, ids uint64[n] and rows float32[n, dim]; neither array may change any more.
+    def keep(self, table: Table, fence: Fence, ids: Ids, rows: WireRows, is_borrowed: bool = False) -> None:
+        """Take an answer that a rank is given, ids uint64[n] and rows as the table's `wire` has them; neither array may change any more.
+
+        What is kept are the rows as the rank reads them, float32.
 
         `is_borrowed`: the rows do, and are copied.
         """
@@ -61,6 +65,8 @@ class ReadRows:
             return
         if not table.optimizer.wants_read_rows:
             ids, rows = ids[:0].copy(), rows[:0].copy()
+        elif table.spec.wire != FLOAT32.name:
+            rows = decode_rows(rows)
         elif is_borrowed:
             rows = rows.copy()
         name = table.spec.name

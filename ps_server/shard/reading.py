@@ -11,7 +11,8 @@ from ps_server.shard.gate import Gate
 from ps_server.shard.membership import Membership
 from ps_server.shard.parking import Parking, Wait
 from ps_server.shard.steps import Steps
-from sharding.arrays import aligned_rows
+from sharding.arrays import empty_aligned
+from sharding.wire_format import FORMATS
 
 
 class Reader:
@@ -38,10 +39,10 @@ class Reader:
 
     # --- pulls ---------------------------------------------------------------------------------------------------------------
 
-    def pull(self, request: int, pull: Pull, now_s: float, make_rows: MakeRows = aligned_rows, is_borrowed: bool = False) -> Body | None:
+    def pull(self, request: int, pull: Pull, now_s: float, make_rows: MakeRows = empty_aligned, is_borrowed: bool = False) -> Body | None:
         """Take what the pull says is finished; answer it once its tables may be read. `make_rows`, `is_borrowed`: as in Asked."""
         self._membership.check(pull.fence)
-        self._check_size(sum([4 * part.ids.size * self._catalog.get(part.table).spec.dim for part in pull.tables]))
+        self._check_size(sum([part.ids.size * self._row_size_bytes(part.table) for part in pull.tables]))
         for part in pull.tables:
             self._membership.check_owned(part.table, part.ids)
         if pull.finished is not None:
@@ -52,6 +53,11 @@ class Reader:
 
         wait = Wait(pull.fence, pull.wait_s, attempt, lambda after_s: self._timeout(pull, after_s))
         return self._parking.answer_or_park(request, wait, now_s)
+
+    def _row_size_bytes(self, table: str) -> int:
+        """Return what a row takes in an answer."""
+        spec = self._catalog.get(table).spec
+        return FORMATS[spec.wire].row_size_bytes(spec.dim)
 
     def _check_size(self, nbytes: int) -> None:
         """Raise RequestTooLarge for an answer of more rows than one may have."""

@@ -29,6 +29,7 @@ from ps_server.shard.shard import Shard
 from ps_server.shard.warm_up import exercise, warm_up_tables
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
+from sharding.wire_rows import encode_rows
 
 _SPEC = TableSpec("warm up", 1)
 _IDS = np.arange(4, dtype=np.uint64)
@@ -57,6 +58,7 @@ def _play(mode: Mode, spec: TableSpec) -> None:
     now, later = Fence(1, rank=0, incarnation=1), Fence(1, rank=0, incarnation=1, clock=1)
     ids = TableIds(spec.name, _IDS)
     rows = TableRows(spec.name, _IDS, np.ones((_IDS.size, spec.dim), dtype=np.float32))
+    gradients = replace(rows, rows=encode_rows(rows.rows, spec.wire))
     step: tuple[Body, ...] = (
         InstallMap(ShardMap(1, (Server("rehearsal", "nowhere:1"),), np.zeros(NUM_BUCKETS, dtype=np.int32))),
         InstallTable(1, spec),
@@ -65,8 +67,8 @@ def _play(mode: Mode, spec: TableSpec) -> None:
         ResolveRank(1, rank=0, incarnation=1, fact=None, start=0),
         Assign(now, 1, (rows,)),
         Pull(now, (ids,)),
-        Push(now, 2, (rows,)),
-        Push(now, 3, (rows,)),
+        Push(now, 2, (gradients,)),
+        Push(now, 3, (gradients,)),
         Finish(now, Finished(0)),
         Pull(later, (ids,)),
     )

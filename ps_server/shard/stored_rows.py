@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ps_proto.values import TableSpec
-from ps_server.shard.bfloat16 import round_rows
 from ps_server.shard.bfloat16_records import set_drawn, set_nearest
 from ps_server.shard.blocks import distinct_blocks, rows_per_block
 from ps_server.shard.initializers import row_initializer
@@ -18,6 +17,7 @@ from ps_server.shard.records import Records, Rows, Slots, reset_state, scatter
 from ps_server.shard.row_norms import NormLimit
 from ps_server.shard.slab import Slab
 from sharding.arrays import read_only
+from sharding.bfloat16 import round_rows
 from sharding.hashing import table_salt
 
 Ids = npt.NDArray[np.uint64]

@@ -10,13 +10,16 @@ from ps_proto.errors import TableFull
 from ps_proto.requests import ColumnLayout
 from ps_proto.values import TableSpec
 from ps_server.events import MakeRows
+from ps_server.shard.blocks import rows_per_block
 from ps_server.shard.index import SlotIndex
 from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
 from ps_server.shard.records import Records, Rows, Slots, gather, scatter
 from ps_server.shard.snapshot import Snapshot
 from ps_server.shard.stored_rows import stored_rows
-from sharding.arrays import aligned_rows, read_only
+from sharding.arrays import aligned_rows, empty_aligned, read_only
 from sharding.hashing import buckets_of, table_salt
+from sharding.wire_format import FLOAT32, FORMATS, WireRows
+from sharding.wire_rows import encode_to
 
 Ids = npt.NDArray[np.uint64]
 
@@ -42,6 +45,7 @@ class Table:
         """Start without rows; `rows_max` bounds how many there may be. Memory is taken as rows come."""
         self.spec = spec
         self._dim = spec.dim
+        self._wire = FORMATS[spec.wire]
         self._salt = table_salt(spec.name)
         self._rows = stored_rows(spec, rows_max)
         self._slab = self._rows.slab
@@ -81,20 +85,32 @@ class Table:
         """Return the state columns behind each row, in their order."""
         return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._rows.optimizer.columns])
 
-    def pull(self, ids: Ids, make_rows: MakeRows = aligned_rows) -> Rows:
-        """Return the rows, float32[n, dim], C-contiguous, at a multiple of 64 bytes, in what `make_rows` makes for them.
+    def pull(self, ids: Ids, make_rows: MakeRows = empty_aligned) -> WireRows:
+        """Return the rows as the spec's `wire` has them, C-contiguous, at a multiple of 64 bytes, in what `make_rows` makes for them.
 
         No row is made: an absent id reads as its initial value. Where the table has no initial values (Assigned), it raises ValueError;
         `count_absent` tells beforehand.
         """
         ids = _checked_ids(ids)
         slots, absent = self._index.find(ids)
-        rows = make_rows(ids.size, self._dim)
-        self._rows.read(slots, rows)
-        if absent:
-            places = np.flatnonzero(slots < 0).astype(np.int32)
-            self._rows.fill(rows, places, ids[places])
+        rows = make_rows(self._wire.shape(ids.size, self._dim), self._wire.dtype)
+        if self._wire is FLOAT32:
+            self._read(slots, ids, absent > 0, rows)
+            return rows
+        block = aligned_rows(min(ids.size, rows_per_block(self._dim)), self._dim)
+        for begin in range(0, ids.size, max(len(block), 1)):
+            part = slice(begin, begin + len(block))
+            read = block[: slots[part].size]
+            self._read(slots[part], ids[part], absent > 0, read)
+            encode_to(read, rows[part])
         return rows
+
+    def _read(self, slots: Slots, ids: Ids, has_absent: bool, out: Rows) -> None:
+        """Write the rows to `out` float32[n, dim]; where a slot is -1, the id's initial one."""
+        self._rows.read(slots, out)
+        if has_absent:
+            places = np.flatnonzero(slots < 0).astype(np.int32)
+            self._rows.fill(out, places, ids[places])
 
     def count_absent(self, ids: Ids) -> int:
         """Return how many of the ids have no row; a repeat counts again."""

@@ -19,6 +19,8 @@ from ps_server.shard.table import Table
 from ps_server.shard.window import Buckets, Window
 from sharding.finite import all_finite
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
+from sharding.wire_format import FLOAT32, FORMATS, WireFormat
+from sharding.wire_rows import decode_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Writer:
         optimizer raises, the others have their gradients all the same, and the push is refused with OptimizerFailed.
         """
         self._membership.check(push.fence)
+        self._check_writer(push)
+        given, push = push, replace(push, tables=tuple([self._opened(part) for part in push.tables]))
         self._check_rows(push)
         parameters = self._catalog.parameters(push.hyperparameters)
         for part in push.tables:
@@ -66,7 +70,7 @@ class Writer:
         if is_late:
             self._counters.pushes_late += 1
         elif staged:
-            own = tuple([replace(part, rows=part.rows.copy()) for part in staged] if is_borrowed else staged)
+            own = tuple([self._owned(part) for part in staged] if is_borrowed else staged)
             if not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, own):
                 self._counters.pushes_repeated += 1
         failure: OptimizerFailed | None = None
@@ -78,7 +82,7 @@ class Writer:
                 failure = failure or error
             else:
                 self._record(push, fresh)
-        for part in push.tables:
+        for part in given.tables:
             counters = self._counters.table(part.table)
             counters.rows_pushed += part.ids.size
             counters.bytes_in += part.ids.nbytes + part.rows.nbytes
@@ -89,6 +93,7 @@ class Writer:
     def assign(self, request: int, assign: Assign, now_s: float) -> Done:
         """Set rows, with their state where it comes along."""
         self._membership.check(assign.fence)
+        self._check_writer(assign)
         self._check_rows(assign)
         for part in assign.tables:
             _check_setter(assign.fence, self._catalog.tables[part.table])
@@ -135,19 +140,34 @@ class Writer:
     def _record(self, request: Push | Assign, applied: _Fresh) -> None:
         self.window.record(request.fence.rank, applied.buckets, push_name(request.fence.clock, request.seq))
 
+    def _owned(self, part: TableRows) -> TableRows:
+        """Return a borrowed part with rows of our own; what came compressed has been opened into such."""
+        return replace(part, rows=part.rows.copy()) if self._wire(part) is FLOAT32 else part
+
+    def _wire(self, part: TableRows) -> WireFormat:
+        return FORMATS[self._catalog.tables[part.table].spec.wire]
+
     # --- checks --------------------------------------------------------------------------------------------------------------
+
+    def _opened(self, part: TableRows) -> TableRows:
+        """Return a part of a push with gradients float32[n, dim]; InvalidRequest where they do not come as the table's `wire` says."""
+        dim, wire = self._catalog.get(part.table).spec.dim, self._wire(part)
+        shape = wire.shape(part.ids.size, dim)
+        if part.rows.dtype != wire.dtype or part.rows.shape != shape:
+            got, want = f"{part.rows.dtype}{list(part.rows.shape)}", f"{wire.dtype}{list(shape)}, since the table's wire is {wire.name!r}"
+            raise InvalidRequest(f"rows of table {part.table!r}", got, want)
+        return part if wire is FLOAT32 else replace(part, rows=decode_rows(part.rows))
 
     def _check_rows(self, request: Push | Assign) -> None:
         """Check all of a push before any of it takes effect."""
-        self._check_writer(request)
         if len({part.table for part in request.tables}) < len(request.tables):
             raise InvalidRequest("tables", str([part.table for part in request.tables]), "each table once, with all of its rows")
         for part in request.tables:
             table = self._catalog.get(part.table)
             width = table.spec.dim + _state_words(request, table)
-            if part.rows.shape != (part.ids.size, width):
+            if part.rows.shape != (part.ids.size, width) or part.rows.dtype != FLOAT32.dtype:
                 want = f"float32[{part.ids.size}, {width}]"
-                raise InvalidRequest(f"rows of table {part.table!r}", f"float32{list(part.rows.shape)}", want)
+                raise InvalidRequest(f"rows of table {part.table!r}", f"{part.rows.dtype}{list(part.rows.shape)}", want)
             if not all_finite(np.ascontiguousarray(part.rows[:, : table.spec.dim])):  # state may count, and be any bits
                 raise InvalidRequest(f"rows of table {part.table!r}", "not finite (inf or nan)", "finite everywhere")
             self._membership.check_owned(part.table, part.ids)

@@ -56,6 +56,7 @@ class TableEntry(_Entry):
     dim: int
     dtype: str
     max_norm: float | None = None
+    wire: str = "float32"
     seed: int
     initializer: SettingEntry
     optimizer: SettingEntry
@@ -78,6 +79,7 @@ class TableEntry(_Entry):
             dim=spec.dim,
             dtype=spec.dtype,
             max_norm=spec.max_norm,
+            wire=spec.wire,
             seed=spec.seed,
             initializer=SettingEntry.of(spec.initializer),
             optimizer=SettingEntry.of(spec.optimizer),
@@ -98,6 +100,7 @@ class TableEntry(_Entry):
             mode=None if self.mode is None else mode_from_wire(self.mode.kind, self.mode.parameters),
             dtype=self.dtype,
             max_norm=self.max_norm,
+            wire=self.wire,
         )
 
 

@@ -28,7 +28,7 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> None:
     wait_timeout_s, and every rank sets its own parameters and buffers. It may come before the model's ServerOptimizer is made, which then
     finds the tables as saved, or after: then they lose what they held. The whole folder is checked before anything is changed.
 
-    Raises NoSavedModel, CorruptFile, TableMismatch for a table of another dim, dtype, initializer, seed, max_norm or optimizer kind,
+    Raises NoSavedModel, CorruptFile, TableMismatch for a table of another dim, dtype, wire, initializer, seed, max_norm or optimizer kind,
     InvalidRequest where names or shapes differ; on other ranks LoadFailed where rank 0 failed.
     """
     parts = ModelParts.of(model)

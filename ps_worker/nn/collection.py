@@ -21,7 +21,7 @@ class EmbeddingBagCollection(RowModule):
     """Pooled embeddings of several features, side by side.
 
     features  feature -> table; several features may share one.     pooling  "sum", "mean" or "max".
-    table_dtype, max_norm  of all the tables, as for Embedding.
+    table_dtype, max_norm, wire  of all the tables, as for Embedding.
 
         bags({"C1": ids, "C2": (values, offsets), "C3": (values, offsets, weights)}) -> float32[B, dim * n_features]
 
@@ -39,12 +39,13 @@ class EmbeddingBagCollection(RowModule):
         mode: Mode | None = None,
         table_dtype: str = "float32",
         max_norm: float | None = None,
+        wire: str = "float32",
     ) -> None:
         check_pooling(pooling)
         if not isinstance(features, Mapping) or not features:
             raise InvalidRequest("features", repr(features), "a dict from feature to table, such as {'C1': 'C1'}")
         names = dict.fromkeys(features.values())
-        super().__init__([RowTable(name, dim, initializer or Normal(), seed, mode, table_dtype, max_norm) for name in names])
+        super().__init__([RowTable(name, dim, initializer or Normal(), seed, mode, table_dtype, max_norm, wire) for name in names])
         self.dim = dim
         self.features = dict(features)
         self.pooling = pooling

@@ -38,6 +38,7 @@ class _OneTable(RowModule):
         seed: int,
         mode: Mode | None,
         table_dtype: str,
+        wire: str,
         scale_grad_by_freq: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
@@ -57,7 +58,7 @@ class _OneTable(RowModule):
             raise InvalidRequest("padding_idx", repr(padding_idx), f"None or a whole number from {padding_min} to {padding_max - 1}")
         if num_embeddings is not None and padding_idx is not None and padding_idx < 0:
             padding_idx += num_embeddings
-        super().__init__([RowTable(name, embedding_dim, initializer or Normal(), seed, mode, table_dtype, max_norm)])
+        super().__init__([RowTable(name, embedding_dim, initializer or Normal(), seed, mode, table_dtype, max_norm, wire)])
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = padding_idx
@@ -102,6 +103,7 @@ class Embedding(_OneTable):
     sparse          is accepted and changes nothing: gradients are of the rows used.
     device, dtype   where rows go, and as what; .to() does the same.
     table_dtype     how servers keep rows: "float32", or "bfloat16", which takes half the memory.
+    wire            how rows and their gradients travel: "float32", "bfloat16" or "int8", which take a half and some quarter of the bytes.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Embedding(_OneTable):
         seed: int = 0,
         mode: Mode | None = None,
         table_dtype: str = "float32",
+        wire: str = "float32",
     ) -> None:
         super().__init__(
             num_embeddings,
@@ -133,6 +136,7 @@ class Embedding(_OneTable):
             seed,
             mode,
             table_dtype,
+            wire,
             scale_grad_by_freq,
             device,
             dtype,
@@ -178,6 +182,7 @@ class EmbeddingBag(_OneTable):
         seed: int = 0,
         table_mode: Mode | None = None,
         table_dtype: str = "float32",
+        wire: str = "float32",
     ) -> None:
         check_pooling(mode)
         super().__init__(
@@ -191,6 +196,7 @@ class EmbeddingBag(_OneTable):
             seed,
             table_mode,
             table_dtype,
+            wire,
             scale_grad_by_freq,
             device,
             dtype,

@@ -30,6 +30,7 @@ class RowTable:
     mode: Mode | None = None
     dtype: str = "float32"
     max_norm: float | None = None
+    wire: str = "float32"
     leaves: Leaves = field(default_factory=Leaves)
     is_trained: bool = False
     _client: weakref.ref[Client] | None = None
@@ -39,7 +40,9 @@ class RowTable:
 
     def __deepcopy__(self, memo: dict[int, object]) -> "RowTable":
         """Return a table that reads the same rows and that nobody trains."""
-        return RowTable(self.name, self.dim, self.initializer, self.seed, self.mode, self.dtype, self.max_norm, _client=self._client)
+        return RowTable(
+            self.name, self.dim, self.initializer, self.seed, self.mode, self.dtype, self.max_norm, self.wire, _client=self._client
+        )
 
     def __reduce__(self) -> NoReturn:
         raise InvalidRequest(
@@ -58,6 +61,7 @@ class RowTable:
             mode=self.mode,
             dtype=self.dtype,
             max_norm=self.max_norm,
+            wire=self.wire,
         )
         return spec if optimizer is None else spec.with_optimizer(optimizer)
 
@@ -74,7 +78,7 @@ class RowTable:
 
     def check_same(self, other: "RowTable") -> None:
         """Raise InvalidRequest where another module of this name wants another table."""
-        for name in ("dim", "initializer", "seed", "mode", "dtype", "max_norm"):
+        for name in ("dim", "initializer", "seed", "mode", "dtype", "max_norm", "wire"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
                 raise InvalidRequest(f"{name} of table {self.name!r}", str(theirs), f"{mine}, as in another module of that name")

@@ -1,23 +1,26 @@
 """A push, an assignment or a clearing under its name: checked and merged once, the same on every attempt (R2, R17)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import ColumnLayout, Ids, Rows, TableRows
+from ps_proto.values import TableSpec
 from ps_worker.router import Part, Wanted
 from sharding.finite import all_finite
 from sharding.partition import gather_rows, sum_repeats
+from sharding.wire_format import FLOAT32, WireRows, format_of
+from sharding.wire_rows import encode_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The rows of one table, one for each of the ids that are written: float32[unique, width]."""
+    """The rows of one table, one for each of the ids that are written: float32[unique, width], or as they travel."""
 
     wanted: Wanted
-    rows: Rows
+    rows: WireRows
 
     @classmethod
     def of(cls, table: str, ids: Ids, given: Rows, repeats: bool, state_words: int = 0) -> "Merged":
@@ -35,6 +38,10 @@ class Merged:
             got = "not finite (inf or nan)" if wanted.inverse is None else "not finite (inf or nan) once repeats are summed"
             raise InvalidRequest(f"rows of table {table!r}", got, "finite everywhere")
         return cls(wanted, rows)
+
+    def encoded(self, wire: str) -> "Merged":
+        """Return it with the rows as they travel: once they are summed and checked, before they are split (R17)."""
+        return replace(self, rows=encode_rows(self.rows, wire)) if format_of(self.rows) is FLOAT32 else self
 
     def copied(self) -> "Merged":
         return Merged(self.wanted._replace(ids=self.wanted.ids.copy()), self.rows.copy())
@@ -61,6 +68,12 @@ class Named:
     def wanted(self) -> list[Wanted]:
         """The ids that it writes, by table."""
         return [item.wanted for item in self.merged]
+
+    def encoded(self, specs: Mapping[str, TableSpec]) -> "Named":
+        """Return it as it is sent, gradients as their table's `wire` says; a further attempt finds it done. `specs`: of its tables."""
+        if self.assign or self.clears is not None:
+            return self
+        return replace(self, merged=tuple([item.encoded(specs[item.wanted.table].wire) for item in self.merged]))
 
     def rows_of(self, parts: Sequence[Part]) -> tuple[TableRows, ...]:
         """Return what one server gets of it."""

@@ -12,6 +12,7 @@ from ps_worker.protocol.steps import Steps
 from ps_worker.protocol.tables import Tables
 from ps_worker.protocol.view import View
 from ps_worker.router import Part, Wanted, join, route
+from sharding.wire_format import WireRows
 
 
 class Reader:
@@ -41,7 +42,7 @@ class Reader:
         joined = join(dims, [item.ids.size for item in wanted], answers)
         return [item.expand(rows) for item, rows in zip(wanted, joined, strict=True)]
 
-    def _read(self, wanted: Sequence[Wanted], turn: int) -> Operation[list[tuple[Part, Rows]]]:
+    def _read(self, wanted: Sequence[Wanted], turn: int) -> Operation[list[tuple[Part, WireRows]]]:
         routed = route(wanted, self._view.map)
         asked = {server: _ids(wanted, parts) for server, parts in routed.items()}
         synchronous = any([self._view.is_synchronous(item.table) for item in wanted])

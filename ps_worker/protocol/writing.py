@@ -67,7 +67,7 @@ class Writer:
         if self._unacknowledged is not named:
             self.check_all_acknowledged()
         yield from self._tables.know(named.tables)
-        self._unacknowledged = named
+        self._unacknowledged = named = named.encoded(self._view.tables)
         try:
             yield from self._steps.announce()
             shard_map = self._view.map

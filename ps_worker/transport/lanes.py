@@ -28,7 +28,7 @@ class Lanes:
         self._arena = arena
         self._registry = registry
         self._idle: list[Lane] = []
-        self._dims: dict[str, int] = {}  # table -> dim, as replies have shown it: so large are the rooms that its rows need
+        self._row_sizes_bytes: dict[str, int] = {}  # by table, as replies have shown them: so large are the rooms that its rows need
         self._is_retired = False
 
     def try_out(self, timeout_s: float) -> None:
@@ -38,6 +38,7 @@ class Lanes:
     def call(self, body: Any, timeout_s: float, peer: str) -> Any:
         """Return the reply; raise the server's error, RequestTooLarge, or LaneBroken."""
         self._check_size(body, peer)
+        self._registry.sweep()
         lane = self._take_idle() or self._open_for_call(timeout_s)
         try:
             reply = lane.call(body, timeout_s, peer, self._room_bytes(body))
@@ -49,7 +50,8 @@ class Lanes:
             raise
         self._put_back(lane)
         if isinstance(body, Pull):
-            self._dims.update([(part.table, rows.shape[1]) for part, rows in zip(body.tables, reply.rows, strict=False)])  # a hint
+            shown = [(part.table, rows.itemsize * rows.shape[1]) for part, rows in zip(body.tables, reply.rows, strict=False)]
+            self._row_sizes_bytes.update(shown)  # a hint
         return reply
 
     def retire(self) -> None:
@@ -74,7 +76,7 @@ class Lanes:
         if self._arena is None or not isinstance(body, Pull):
             return 0
         try:
-            return sum([filled(4 * part.ids.size * self._dims[part.table]) for part in body.tables])
+            return sum([filled(part.ids.size * self._row_sizes_bytes[part.table]) for part in body.tables])
         except KeyError:
             return 0
 
@@ -93,7 +95,6 @@ class Lanes:
             raise LaneBroken(str(error)) from None
 
     def _open(self, timeout_s: float) -> Lane:
-        self._registry.sweep()
         connected = self._connect(min(timeout_s, CONNECT_S))
         try:
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -121,7 +122,9 @@ class Lanes:
         return connected
 
     def _put_back(self, lane: Lane) -> None:
-        if lane.is_sound and len(self._idle) < IDLE_MAX and not self._is_retired:
-            self._idle.append(lane)
-        else:
+        if not lane.is_sound or len(self._idle) >= IDLE_MAX:
             self._registry.end(lane)
+            return
+        self._idle.append(lane)
+        if self._is_retired:  # asked last: another thread may have said so just now
+            self.retire()

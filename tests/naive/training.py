@@ -6,6 +6,7 @@ import numpy as np
 
 from jobs import TABLES, Ids, Rows, gradients_of, halves, ids_of
 from naive.table import NaiveTable
+from naive.wire_rows import travelled
 
 
 def train(world_size: int, steps: int) -> dict[str, tuple[Ids, Rows]]:
@@ -21,8 +22,10 @@ def train_by(steps: Iterable[tuple[Mapping[int, int], int]]) -> dict[str, tuple[
         for rank, batch in sorted(batches.items()):
             for name, table in tables.items():
                 ids = ids_of(rank, batch, name)
+                wire = table.spec.wire
                 gradients = gradients_of(rank, batch, ids, _stack(table, ids))
-                contributions[name] += [merged(ids[half], gradients[half]) for half in halves(ids.size)]
+                for half in halves(ids.size):
+                    contributions[name].append({id: travelled(row, wire) for id, row in merged(ids[half], gradients[half]).items()})
         for name, table in tables.items():
             mean = {id: total * np.float32(1 / ranks_count) for id, total in _fold(contributions[name]).items()}
             table.update(mean, mean.values(), table.spec.optimizer.parameters(), step)
@@ -47,7 +50,8 @@ def _fold(contributions: list[dict[int, Rows]]) -> dict[int, Rows]:
 
 
 def _stack(table: NaiveTable, ids: Ids) -> Rows:
-    return np.stack(table.pull(ids.tolist())) if ids.size else np.empty((0, table.spec.dim), np.float32)
+    rows = [travelled(row, table.spec.wire) for row in table.pull(ids.tolist())]
+    return np.stack(rows) if rows else np.empty((0, table.spec.dim), np.float32)
 
 
 def _exported(table: NaiveTable) -> tuple[Ids, Rows]:

@@ -20,16 +20,12 @@ def reference() -> str:
     return checksum(train_in_one_process(WORKERS, STEPS))
 
 
-@pytest.mark.parametrize(("servers", "part_size_bytes"), [(1, 1 << 20), (2, 4096), (5, 100)])
-def test_servers_and_parts_change_no_bit(servers: int, part_size_bytes: int, reference: str) -> None:
+@pytest.mark.parametrize(
+    ("servers", "part_size_bytes", "transport"), [(1, 1 << 20, "unix"), (2, 4096, "grpc"), (2, 1 << 20, "tcp"), (5, 100, "grpc")]
+)
+def test_servers_parts_and_the_transport_change_no_bit(servers: int, part_size_bytes: int, transport: str, reference: str) -> None:
     with ps.local_cluster(servers=servers) as cluster:
-        assert checksum(train(cluster.address, WORKERS, STEPS, part_size_bytes)) == reference  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("servers", "transport"), [(1, "unix"), (2, "tcp"), (3, "auto")])
-def test_the_transport_changes_no_bit(servers: int, transport: str, reference: str) -> None:
-    with ps.local_cluster(servers=servers) as cluster:
-        assert checksum(train(cluster.address, WORKERS, STEPS, transport=transport)) == reference  # type: ignore[arg-type]
+        assert checksum(train(cluster.address, WORKERS, STEPS, part_size_bytes, transport=transport)) == reference  # type: ignore[arg-type]
 
 
 def test_the_arena_and_lanes_that_are_cut_change_no_bit(reference: str, monkeypatch: pytest.MonkeyPatch) -> None:

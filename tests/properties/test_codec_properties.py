@@ -14,6 +14,7 @@ from ps_proto.methods import METHODS, Reader, to_bytes
 from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES_MAX
 from ps_proto.requests import Assign, ColumnLayout, ExportPart, Fence, Finished, Hyperparameters, Pull, Pulled, Push, TableIds, TableRows
 from samples import REPLIES, REQUESTS, same
+from sharding.wire_format import FLOAT32, FORMATS, WireFormat
 
 KINDS = [*METHODS, *{method.reply for method in METHODS.values()}]
 
@@ -32,25 +33,33 @@ def ids_of(count: int) -> st.SearchStrategy[Any]:
     return arrays.arrays(np.uint64, count)
 
 
+def wire_rows_of(count: int, dim: int, form: WireFormat) -> st.SearchStrategy[Any]:
+    return arrays.arrays(np.uint8, (count, form.row_size_bytes(dim))).map(lambda data: data.view(form.dtype))
+
+
 def rows_of(count: int, dim: int) -> st.SearchStrategy[Any]:
     return arrays.arrays(np.uint32, (count, dim)).map(lambda bits: bits.view(np.float32))  # any bits, every NaN too
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[TableRows, ...]:
-    names = draw(st.lists(st.text(min_size=1, max_size=8), max_size=3, unique=True))
-    shapes = [(draw(st.integers(0, 6)), draw(st.integers(1, 5))) for _ in names]
-    return tuple(TableRows(name, draw(ids_of(count)), draw(rows_of(count, dim))) for name, (count, dim) in zip(names, shapes, strict=True))
+def tables(draw: st.DrawFn, forms: tuple[WireFormat, ...] = (FLOAT32,)) -> tuple[TableRows, ...]:
+    found = []
+    for name in draw(st.lists(st.text(min_size=1, max_size=8), max_size=3, unique=True)):
+        count, dim, form = draw(st.integers(0, 6)), draw(st.integers(1, 5)), draw(st.sampled_from(forms))
+        rows = draw(rows_of(count, dim) if form is FLOAT32 else wire_rows_of(count, dim, form))
+        found.append(TableRows(name, draw(ids_of(count)), rows))
+    return tuple(found)
 
 
+ANY_FORM = tuple(FORMATS.values())
 table_ids = tables().map(lambda some: tuple(TableIds(table.table, table.ids) for table in some))
 pulls = st.builds(Pull, fences, table_ids, finished, waits, at_steps)
-pushes = st.builds(Push, fences, st.integers(0, 2**32 - 1), tables(), hyperparameters)
+pushes = st.builds(Push, fences, st.integers(0, 2**32 - 1), tables(ANY_FORM), hyperparameters)
 columns = st.lists(st.builds(ColumnLayout, st.text(max_size=8), st.integers(-(2**31), 2**31 - 1), st.text(max_size=8)), max_size=3).map(
     tuple
 )
 assigns = st.builds(Assign, fences, st.integers(0, 2**32 - 1), tables(), st.booleans(), columns)
-pulled = st.builds(Pulled, tables().map(lambda some: tuple(table.rows for table in some)), st.integers(-(2**63), 2**63 - 1))
+pulled = st.builds(Pulled, tables(ANY_FORM).map(lambda some: tuple(table.rows for table in some)), st.integers(-(2**63), 2**63 - 1))
 export_parts = tables().filter(bool).map(lambda some: ExportPart(some[0].ids, some[0].rows))
 
 
@@ -87,13 +96,17 @@ def test_a_message_with_changed_bytes_is_a_value_or_one_of_our_errors(value: obj
 
 wire_ints = st.sampled_from([-1, 0, 1, 2, 3, 2**31 - 1])
 shapes = st.builds(
-    lambda table, rows, dim: pb.TableShape(table=table, rows=rows, dim=dim), st.sampled_from(["", "a", "b"]), wire_ints, wire_ints
+    lambda table, rows, dim, wire: pb.TableShape(table=table, rows=rows, dim=dim, wire=wire),
+    st.sampled_from(["", "a", "b"]),
+    wire_ints,
+    wire_ints,
+    st.sampled_from(["", "", "bfloat16", "int8", "float32", "float16"]),
 )
 slices = st.builds(
     lambda table, ids, rows: pb.Slice(table=table, ids=ids, rows=rows),
     wire_ints,
     st.binary(max_size=24),
-    st.sampled_from([0, 4, 8, 16, 17]).map(bytes),
+    st.sampled_from([0, 4, 5, 8, 16, 17]).map(bytes),
 )
 
 

@@ -6,6 +6,8 @@ from ps_proto.errors import InvalidRequest
 from ps_proto.frames import Head
 from ps_proto.requests import ExportPart, Pull, Pulled, Push, TableIds, TableRows
 from samples import FENCE, same
+from sharding.wire_format import FORMATS
+from sharding.wire_rows import encode_rows
 from test_frames import framed, taken
 
 SHAPES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 70)), max_size=4)
@@ -23,8 +25,8 @@ HEADS = st.builds(
 )
 
 
-@given(SHAPES, st.integers(0, 2**32))
-def test_values_of_any_shape_come_back(shapes: list[tuple[int, int]], seed: int) -> None:
+@given(SHAPES, st.integers(0, 2**32), st.sampled_from(list(FORMATS)))
+def test_values_of_any_shape_come_back(shapes: list[tuple[int, int]], seed: int, wire: str) -> None:
     rng = np.random.default_rng(seed)
     ids = [rng.integers(0, 2**64, rows, np.uint64) for rows, _ in shapes]
     rows = [rng.standard_normal(shape, np.float32) for shape in shapes]
@@ -33,6 +35,8 @@ def test_values_of_any_shape_come_back(shapes: list[tuple[int, int]], seed: int)
         Push(FENCE, 1, tables),
         Pull(FENCE, tuple([TableIds(table.table, table.ids) for table in tables])),
         Pulled(tuple(rows), 3),
+        Push(FENCE, 1, tuple([TableRows(table.table, table.ids, encode_rows(table.rows, wire)) for table in tables])),
+        Pulled(tuple([encode_rows(table, wire) for table in rows]), 3),
     ]
     values += [ExportPart(table.ids, table.rows) for table in tables]
     for value in values:

@@ -32,12 +32,15 @@ from ps_proto.requests import (
 from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Sync, TableSpec
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
+from sharding.wire_rows import encode_rows
 
 TABLES = (
     TableSpec("user", 1, Adagrad(lr=0.5), mode=Sync()),
     TableSpec("item", 2, SGD(lr=0.5), mode=Async()),
     TableSpec("dense", 1, SGD(lr=0.5), Assigned()),
+    TableSpec("word", 2, SGD(lr=0.5), wire="int8"),
 )
+WIRES = {spec.name: spec.wire for spec in TABLES}
 DIMS = {spec.name: spec.dim for spec in TABLES}
 CLOCKS = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2**31 - 1])
 STEPS = st.sampled_from([-1, 0, 1, 2**31 - 1])
@@ -61,7 +64,9 @@ finished = st.none() | st.builds(Finished, CLOCKS, hyperparameters, st.sampled_f
 def blocks(draw: st.DrawFn) -> TableRows:
     table, picked = draw(names), draw(ids)
     shape = (picked.size, draw(st.sampled_from([DIMS.get(table, 1)] * 20 + [0, 3])))
-    return TableRows(table, picked, np.full(shape, draw(st.sampled_from([1.0, 1.0, -2.0, -2.0, 3e38, np.nan])), np.float32))
+    rows = np.full(shape, draw(st.sampled_from([1.0, 1.0, -2.0, -2.0, 3e38, np.nan])), np.float32)
+    wire = draw(st.sampled_from([WIRES.get(table, "float32")] * 10 + ["float32", "bfloat16", "int8"]))
+    return TableRows(table, picked, encode_rows(rows, wire))
 
 
 layouts = st.sampled_from([(), (), (), (ColumnLayout("sum_of_squares", 1, "float32"),), (ColumnLayout("m", -1, "no"),)])

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.frames import ALIGNMENT_BYTES, ARENA_SEALS, filled
-from sharding.arrays import aligned_rows
+from sharding.arrays import empty_aligned
+from sharding.wire_format import WireRows
 
 _FileId = tuple[int, int]  # device and inode
 
@@ -75,11 +76,11 @@ class Room:
         self._arena = arena
         self._next, self._end = begin, begin + nbytes
 
-    def rows(self, rows_count: int, dim: int) -> NDArray[np.float32]:
-        """Return room for float32[rows_count, dim]."""
-        nbytes = filled(4 * rows_count * dim)
+    def rows(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> WireRows:
+        """Return room for rows of this shape."""
+        nbytes = filled(math.prod(shape) * dtype.itemsize)
         if self._next + nbytes > self._end:
-            return aligned_rows(rows_count, dim)
-        rows = self._arena.array(self._next, (rows_count, dim), np.dtype(np.float32))
+            return empty_aligned(shape, dtype)
+        rows = self._arena.array(self._next, shape, dtype)
         self._next += nbytes
         return rows

@@ -32,7 +32,7 @@ from ps_proto.frames import (
 from ps_proto.status import to_detail
 from ps_server.edge.lane.arena import MappedArena, Room
 from ps_server.edge.loop import CoreLoop, Outcome
-from sharding.arrays import aligned_rows, empty_aligned
+from sharding.arrays import empty_aligned
 
 SCRATCH_BYTES = 1 << 16  # for heads and messages; arrays go straight to their place
 JOINED_BYTES_MAX = 1 << 15  # of arrays: to copy them costs less than to write them apart, which wakes the worker twice
@@ -59,6 +59,7 @@ class LaneConnection(asyncio.BufferedProtocol):
         self._head = Head(REQUEST)
         self._incoming: Incoming | None = None
         self._waiting: dict[int, int] = {}  # call -> request
+        self._is_paused = False  # whether answers wait for the worker to take them
         self._transport: Any = None
 
     # --- asyncio's calls -------------------------------------------------------------------------------------------------------
@@ -78,19 +79,22 @@ class LaneConnection(asyncio.BufferedProtocol):
                 self._fill(nbytes)
             else:
                 self._end += nbytes
-            while not self._targets and self._take_frame():
-                pass
+            self._take_frames()
         except ParameterServerError as error:
             self._refuse(error)
         except Exception as bug:
             self._refuse(self._loop.report(bug, "a frame"))
 
     def pause_writing(self) -> None:
-        """Read no more from a worker that does not read."""
+        """Take no more from a worker that does not read, also of what is there already."""
+        self._is_paused = True
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._transport.resume_reading()
+        self._is_paused = False
+        self.buffer_updated(0)  # some frames may be there already
+        if not self._is_paused:
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the core that nobody waits any more. From here on nothing is written to the arena for this connection."""
@@ -115,10 +119,12 @@ class LaneConnection(asyncio.BufferedProtocol):
         if not self._targets:
             self._ask()
 
+    def _take_frames(self) -> None:
+        while not (self._targets or self._is_paused or self._transport.is_closing()) and self._take_frame():
+            pass
+
     def _take_frame(self) -> bool:
         """Take what is there of the next frame; return whether it was all of it."""
-        if self._transport.is_closing():
-            return False
         have = self._end - self._begin
         if have < HEAD_BYTES:
             self._make_place(HEAD_BYTES)
@@ -195,7 +201,7 @@ class LaneConnection(asyncio.BufferedProtocol):
         self._incoming = None
         body = incoming.value()
         has_room = arena is not None and head.room_bytes > 0
-        make_rows = Room(arena, head.room_begin, head.room_bytes).rows if arena is not None and has_room else aligned_rows
+        make_rows = Room(arena, head.room_begin, head.room_bytes).rows if arena is not None and has_room else empty_aligned
         is_borrowed = has_room or head.place == IN_ARENA
         request = self._loop.ask(body, lambda outcome: self._answer(head, outcome), make_rows, is_borrowed)
         if request is not None:

@@ -11,9 +11,10 @@ ICML 2015). A number that bfloat16 has stays what it is either way.
 import numpy as np
 import numpy.typing as npt
 
-from ps_server.shard.records import Rows, Slots
 from sharding.kernel import kernel
 
+Rows = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint32]
 
 _SIGN = np.uint32(0x8000_0000)
@@ -46,13 +47,13 @@ def nearest(word: np.uint32) -> np.uint16:
 
 
 @kernel
-def _round(words: Words, places: Slots, dim: int) -> None:
+def _round(words: Words, places: Places, dim: int) -> None:
     for i in range(places.size):
         row = words[places[i], :dim]
         for column in range(dim):
             row[column] = np.uint32(np.uint32(nearest(row[column])) << HALF)
 
 
-def round_rows(rows: Rows, places: Slots, dim: int) -> None:
+def round_rows(rows: Rows, places: Places, dim: int) -> None:
     """Round the first `dim` columns of rows[places] float32[m, at least dim] to what bfloat16 has, to the nearest."""
     _round(rows.view(np.uint32), places, dim)
