@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from ps_proto.frames import VERSION
 from ps_proto.requests import LaneOffered, OpenLane
 from ps_server.edge.bound_port import CannotListen
+from ps_server.edge.lane import greeting as greeting_module
 from ps_server.edge.lane import listener as listener_module
 from ps_server.edge.lane.listener import LaneListener, LaneSettings
 from ps_server.edge.loop import CoreLoop
@@ -67,8 +68,40 @@ async def test_without_a_place_for_a_unix_socket_there_is_tcp_alone(tmp_path: Pa
     assert listener.unix_path == ""
     assert listener.port > 0
     assert [log["event"] for log in logs] == ["no lane over a unix socket"]
+    assert [listening.family for listening in listener._sockets] == [socket.AF_INET], "nobody waits at one that does not listen"
     await listener.close()
     assert list(folder.iterdir()) == []
+
+
+async def test_who_says_no_hello_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(greeting_module, "HELLO_S", 0.05)
+    listener = LaneListener(core_loop(), LaneSettings(HOST))
+    with capture_logs() as logs:
+        reader, writer = await asyncio.open_connection(HOST, listener.port)
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+    assert [(log["event"], log["cause"]) for log in logs] == [("a lane was not let in", "no hello within 0.05 s")]
+    assert not listener._greetings
+    writer.close()
+    await writer.wait_closed()
+    await listener.close()
+
+
+async def test_one_that_is_closed_ends_those_who_have_not_said_hello(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_come = asyncio.Event()
+
+    def noted(*arguments: Any) -> greeting_module.Greeting:
+        has_come.set()
+        return greeting_module.Greeting(*arguments)
+
+    monkeypatch.setattr(listener_module, "Greeting", noted)
+    listener = LaneListener(core_loop(), LaneSettings(HOST))
+    reader, writer = await asyncio.open_connection(HOST, listener.port)
+    await asyncio.wait_for(has_come.wait(), 20)
+    await listener.close()
+    assert await asyncio.wait_for(reader.read(), 20) == b""
+    assert not listener._greetings
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_when_there_are_too_many_open_files_it_waits_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

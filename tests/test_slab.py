@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -44,6 +45,27 @@ def test_a_reservation_takes_no_memory() -> None:
     slabs = [Slab(16) for _ in range(50)]
     assert len(slabs) == 50
     assert psutil.Process().memory_info().rss - before < 4 << 20
+
+
+def memory_flags(address: int) -> list[str]:
+    """Return what Linux says of the memory at an address of this process: "hg" is that it is to lie in huge pages."""
+    is_there = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if not first.endswith(":"):
+            begin, _, end = first.partition("-")
+            is_there = int(begin, 16) <= address < int(end, 16)
+        elif is_there and first == "VmFlags:":
+            return line.split()[1:]
+    raise AssertionError(f"nothing lies at {address:#x}")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages for anonymous memory")
+@pytest.mark.parametrize(("mib", "is_huge"), [(0, False), (3, False), (5, True), (100, True)])
+def test_only_records_beyond_the_first_mebibytes_lie_in_huge_pages(mib: int, is_huge: bool) -> None:
+    slab = Slab(width=64)
+    assert ("hg" in memory_flags(slab.records[mib << 12].ctypes.data)) is is_huge  # 256 bytes each
+    assert "hg" not in memory_flags(slab.ids[-1:].ctypes.data)
 
 
 def test_the_mapping_goes_with_the_last_array_over_it() -> None:

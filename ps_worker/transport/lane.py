@@ -101,9 +101,7 @@ class Lane:
             self._send([begin_of(head, message), *pieces_of(arrays)])
         except OSError:
             self.is_sound = False  # the server may have said why before it closed
-        reply = self._read_reply(METHODS[type(body)].reply, peer, room)
-        self._lent = None, None
-        return reply
+        return self._read_reply(METHODS[type(body)].reply, peer, room)
 
     def give_up(self) -> None:
         """End the connection from this side. `has_ended` tells when the server is done with it; until then it may write to the arena."""
@@ -177,16 +175,17 @@ class Lane:
                 raise LaneTimedOut("the server takes nothing") from None
             _advance(pieces, sent)
             if pieces:
-                self._check_time()
+                self._check_time("the server did not take the whole request")
 
     # --- in ----------------------------------------------------------------------------------------------------------------------
 
     def _read_reply(self, kind: type, peer: str, room: Block | None) -> Any:
         head, message, rest = self._read_begin()
+        if head.kind not in (REPLY, ERROR) or (head.kind == REPLY and head.call != self._calls):
+            raise LaneBroken(f"it answers call {self._calls} with a frame of kind {head.kind} and call {head.call}")
+        self._lent = None, None  # who has answered is done with it
         if head.kind == ERROR:
             raise _error_of(message, peer)
-        if head.kind != REPLY or head.call != self._calls:
-            raise LaneBroken(f"it answers call {self._calls} with a frame of kind {head.kind} and call {head.call}")
         try:
             incoming = Incoming(kind, message, peer, REPLY_BYTES_MAX)
             if head.place == IN_FRAME:
@@ -216,7 +215,7 @@ class Lane:
         while have < nbytes:
             have += self._receive([self._scratch[have:]], 0)
             if have < nbytes:
-                self._check_time()
+                self._check_time("the answer was not whole")
         return have
 
     def _fill(self, rooms: Sequence[Array], rest: memoryview) -> None:
@@ -236,7 +235,7 @@ class Lane:
         while targets:
             _advance(targets, self._receive(targets[:PIECES_MAX], socket.MSG_WAITALL))
             if targets:
-                self._check_time()
+                self._check_time("the answer was not whole")
 
     def _receive(self, targets: list[Any], flags: int) -> int:
         try:
@@ -249,9 +248,9 @@ class Lane:
             raise LaneBroken("the server closed the connection")
         return received
 
-    def _check_time(self) -> None:
+    def _check_time(self, problem: str) -> None:
         if time.monotonic() > self._deadline_s:
-            raise LaneTimedOut("the answer was not whole")
+            raise LaneTimedOut(problem)
 
 
 class _Placer:

@@ -30,6 +30,8 @@ class LaneRegistry:
 
     def sweep(self) -> None:
         """Let go of the lanes that have ended on both sides, and of those that have lent nothing."""
+        if not self._ending:
+            return
         with self._lock:
             over = {lane for lane in self._ending if not lane.has_lent or lane.has_ended()}
             self._ending -= over
@@ -43,3 +45,4 @@ class LaneRegistry:
             self.is_closed = True
             for lane in self._lanes:
                 lane.interrupt()
+        self.sweep()

@@ -71,7 +71,13 @@ class NegotiatedTransport:
         except KeyError:
             lanes = self._negotiate(address, timeout_s, peer)
         if lanes is None:
-            return self._grpc.call(address, body, timeout_s, peer)
+            try:
+                return self._grpc.call(address, body, timeout_s, peer)
+            except Unreachable:
+                with self._lock:
+                    if self._lanes.get(address) is None:
+                        self._lanes.pop(address, None)  # what comes back there may have lanes
+                raise
         started_s = time.monotonic()
         try:
             reply = lanes.call(body, timeout_s, peer)
@@ -103,7 +109,7 @@ class NegotiatedTransport:
                 return self._lanes[address]
             reasons: list[str] = []
             offered = self._offer(address, min(timeout_s, OFFER_S), peer, reasons)
-            lanes = None if offered is None else self._first_that_works(address, offered, timeout_s, reasons)
+            lanes = None if offered is None else self._first_that_works(address, offered, timeout_s, peer, reasons)
             if lanes is None and self._choice != AUTO:
                 if address in self._said:  # it could be had before: the server may be restarting
                     raise Unreachable(peer, address, 0.0, "; ".join(reasons))
@@ -127,7 +133,8 @@ class NegotiatedTransport:
             return None
         return offered
 
-    def _first_that_works(self, address: str, offered: LaneOffered, timeout_s: float, reasons: list[str]) -> Lanes | None:
+    def _first_that_works(self, address: str, offered: LaneOffered, timeout_s: float, peer: str, reasons: list[str]) -> Lanes | None:
+        """Open lanes of the best kind; None where there are none. Raises Unreachable where the only choice gives no answer yet."""
         host, _ = split_address(address)
         for kind in LANES if self._choice == AUTO else (self._choice,):
             try:
@@ -140,6 +147,8 @@ class NegotiatedTransport:
                 return lanes
             except (OSError, LaneRefused, LaneBroken) as error:
                 reasons.append(f"no {kind}: {error}")
+                if isinstance(error, LaneTimedOut) and self._choice != AUTO:  # it took the connection: it may be busy
+                    raise Unreachable(peer, address, 0.0, reasons[-1]) from None
         return None
 
     def _shared_memory(self) -> Arena:

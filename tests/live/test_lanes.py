@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from ps_proto.requests import Done, Fence, GetStats, InstallMap, JoinJob, Pull, 
 from ps_proto.status import from_detail
 from ps_server.events import Asked, Dropped, Effect, Refuse, Reply
 from ps_worker.transport.choice import ARENA, AUTO, LANES, TCP, UNIX
+from ps_worker.transport.lanes import IDLE_MAX
 from ps_worker.transport.negotiated import NegotiatedTransport
 from samples import FENCE, IDS, REPLIES, REQUESTS, ROWS, same
 from scripted_core import ScriptedCore
@@ -73,7 +75,7 @@ def answer_pulls(core: ScriptedCore, value: Callable[[Asked], float] = lambda as
     def script(asked: Asked) -> list[Effect]:
         pull = asked.body
         assert isinstance(pull, Pull)
-        rows = tuple([asked.make_rows(part.ids.size, dim) for part in pull.tables])
+        rows = tuple([asked.make_rows((part.ids.size, dim), np.dtype(np.float32)) for part in pull.tables])
         for part in rows:
             part[...] = value(asked)
         return [Reply(asked.request, Pulled(rows, 4))]
@@ -157,6 +159,19 @@ def test_an_oversized_request_is_refused_before_it_is_sent(transport: Negotiated
         assert [type(asked.body) for asked in served.core.asked()] == [GetStats]
 
 
+def test_after_a_request_that_was_refused_half_sent_another_connection_is_used() -> None:
+    ids = np.arange(1 << 16, dtype=np.uint64)
+    push = Push(FENCE, 1, (TableRows("user", ids, np.zeros((ids.size, 64), np.float32)),))  # 16 MiB: more than a socket keeps
+    with served_lanes(ScriptedCore(), bytes_max=1 << 19) as served, capture_logs():
+        served.offer = replace(served.offer, max_request_bytes=1 << 30)
+        served.core.reply(GetStats, Stats({}, {}))
+        transport = NegotiatedTransport(UNIX)
+        with pytest.raises(RequestTooLarge):
+            transport.call(served.address, push, TIMEOUT_S)
+        assert transport.call(served.address, GetStats(FENCE), TIMEOUT_S) == Stats({}, {})
+        transport.close()
+
+
 def test_a_waiting_pull_holds_a_connection_and_others_go_on(served: ServedLanes, transport: NegotiatedTransport) -> None:
     served.core.reply(GetStats, Stats({}, {}))
     with ThreadPoolExecutor(1) as pool:
@@ -169,6 +184,35 @@ def test_a_waiting_pull_holds_a_connection_and_others_go_on(served: ServedLanes,
         transport.call(served.address, next(body for body in REQUESTS if isinstance(body, InstallMap)), TIMEOUT_S)
         assert same(waiting.result(TIMEOUT_S), Pulled((ROWS,), 7))
     assert served.in_loop(lambda: len(served.listener._connections)) == 2
+
+
+def test_a_burst_of_calls_leaves_a_few_connections(served: ServedLanes, transport: NegotiatedTransport) -> None:
+    with ThreadPoolExecutor(IDLE_MAX + 4) as pool:
+        waiting = [pool.submit(transport.call, served.address, PULL, TIMEOUT_S) for _ in range(IDLE_MAX + 4)]
+        poll_until(lambda: len(served.core.asked()) == IDLE_MAX + 4, TIMEOUT_S)
+        replies: list[Effect] = [Reply(it.request, Pulled((ROWS,), 7)) for it in served.core.asked()]
+        served.core.scripts[GetStats] = lambda asked: [*replies, Reply(asked.request, Stats({}, {}))]
+        transport.call(served.address, GetStats(FENCE), TIMEOUT_S)
+        assert [call.result(TIMEOUT_S).step for call in waiting] == [7] * (IDLE_MAX + 4)
+    poll_until(lambda: served.in_loop(lambda: len(served.listener._connections)) == IDLE_MAX, TIMEOUT_S)
+
+
+def test_a_connection_in_use_ends_after_its_call_where_others_are_going_to_be_used(served: ServedLanes) -> None:
+    transport = NegotiatedTransport(UNIX)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(transport.call, served.address, PULL, TIMEOUT_S)
+        poll_until(lambda: len(served.core.asked()) == 1, TIMEOUT_S)
+        lanes = transport._lanes[served.address]
+        assert lanes is not None
+        lanes.retire()
+        replies: list[Effect] = [Reply(served.core.asked()[0].request, Pulled((ROWS,), 7))]
+        served.core.scripts[GetStats] = lambda asked: [*replies, Reply(asked.request, Stats({}, {}))]
+        other = NegotiatedTransport(UNIX)
+        other.call(served.address, GetStats(FENCE), TIMEOUT_S)
+        assert waiting.result(TIMEOUT_S).step == 7
+    other.close()
+    poll_until(lambda: not served.in_loop(lambda: served.listener._connections), TIMEOUT_S)
+    transport.close()
 
 
 def test_threads_call_at_once(served: ServedLanes, transport: NegotiatedTransport) -> None:
@@ -239,33 +283,39 @@ def test_a_server_that_stops_answers_what_waits(transport: NegotiatedTransport) 
 
 FORKING = """
 import os, sys
+from ps_worker.transport.choice import LANES
 from ps_worker.transport.negotiated import NegotiatedTransport
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Fence, GetStats
 
-transport, address, ask = NegotiatedTransport(sys.argv[2]), sys.argv[1], GetStats(Fence(1))
-transport.call(address, ask, 20)
+address, ask = sys.argv[1], GetStats(Fence(1))
+transports = [NegotiatedTransport(kind) for kind in LANES]
+for transport in transports:
+    transport.call(address, ask, 20)
 child = os.fork()
 if child == 0:
-    try:
-        transport.call(address, ask, 20)
-    except InvalidRequest as error:
-        transport.close()
-        os._exit(7 if error.field == "this process" else 8)
-    os._exit(9)
+    for transport in transports:
+        try:
+            transport.call(address, ask, 20)
+            os._exit(9)
+        except InvalidRequest as error:
+            transport.close()
+            if error.field != "this process":
+                os._exit(8)
+    os._exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-transport.call(address, ask, 20)
-transport.close()
+for transport in transports:
+    transport.call(address, ask, 20)
+    transport.close()
 """
 
 
-@pytest.mark.parametrize("kind", LANES)
-def test_a_call_in_a_forked_child_is_an_error_and_leaves_its_parents_connection_alone(served: ServedLanes, kind: str) -> None:
+def test_a_call_in_a_forked_child_is_an_error_and_leaves_its_parents_connection_alone(served: ServedLanes) -> None:
     served.core.reply(GetStats, Stats({}, {}))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", FORKING, served.address, kind], check=True, timeout=TIMEOUT_S, env=environment)
-    assert len(served.core.asked()) == 2
-    assert served.offers_asked == 1
+    subprocess.run([sys.executable, "-c", FORKING, served.address], check=True, timeout=TIMEOUT_S, env=environment)
+    assert len(served.core.asked()) == 2 * len(LANES)
+    assert served.offers_asked == len(LANES)
 
 
 # --- the arena --------------------------------------------------------------------------------------------------------------
@@ -361,6 +411,71 @@ def test_what_a_call_that_was_given_up_has_lent_is_not_used_again_before_the_ser
         return arena.free_bytes() == ARENA_BYTES
 
     poll_until(is_free, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("body", [PULL, PUSH], ids=lambda body: type(body).__name__)
+def test_what_a_refused_call_has_lent_is_free_again(served: ServedLanes, by_arena: NegotiatedTransport, body: object) -> None:
+    answer_pulls(served.core)
+    by_arena.call(served.address, PULL, TIMEOUT_S)  # so that the next one brings room for its rows
+    served.core.scripts[type(body)] = lambda asked: [Refuse(asked.request, NotOwner("server-0", 4))]
+    with pytest.raises(NotOwner):
+        by_arena.call(served.address, body, TIMEOUT_S)
+    assert served.core.asked()[-1].is_borrowed
+    assert by_arena._arena is not None
+    assert by_arena._arena.free_bytes() == ARENA_BYTES
+
+
+def test_what_was_lent_comes_back_although_no_connection_is_opened_or_ended(served: ServedLanes, by_arena: NegotiatedTransport) -> None:
+    served.core.reply(GetStats, Stats({}, {}))
+    by_arena.call(served.address, GetStats(FENCE), TIMEOUT_S)
+    lanes = by_arena._lanes[served.address]
+    assert lanes is not None
+    lanes.try_out(TIMEOUT_S)  # a second connection
+    may_go_on = threading.Event()
+    served.loop.call_soon_threadsafe(may_go_on.wait, TIMEOUT_S)
+    try:
+        with pytest.raises(Unreachable):
+            by_arena.call(served.address, PUSH, 0.2)  # the server does not see yet that it was given up
+    finally:
+        may_go_on.set()
+    connections = served.in_loop(lambda: set(served.listener._connections))
+
+    def is_free() -> bool:
+        by_arena.call(served.address, GetStats(FENCE), TIMEOUT_S)
+        assert by_arena._arena is not None
+        return by_arena._arena.free_bytes() == ARENA_BYTES
+
+    poll_until(is_free, TIMEOUT_S)
+    assert served.in_loop(lambda: served.listener._connections <= connections)
+
+
+def test_the_server_lets_go_of_the_arena_of_a_worker_that_has_gone(served: ServedLanes, by_arena: NegotiatedTransport) -> None:
+    answer_pulls(served.core)
+    for _ in range(2):
+        by_arena.call(served.address, PULL, TIMEOUT_S)
+    mapped = served.listener._arenas._mapped
+    assert served.in_loop(lambda: len(mapped)) == 1
+    by_arena.close()
+    served.core.events.clear()  # this core keeps what it is asked
+    poll_until(lambda: served.in_loop(lambda: len(mapped)) == 0, TIMEOUT_S)
+
+
+@pytest.mark.parametrize("kind", LANES)
+def test_closing_leaves_no_socket_open(served: ServedLanes, kind: str) -> None:
+    transport = NegotiatedTransport(kind, arena_bytes=ARENA_BYTES)
+    served.core.reply(GetStats, Stats({}, {}))
+    transport.call(served.address, GetStats(FENCE), TIMEOUT_S)
+    lanes = set(transport._registry._lanes)
+    assert lanes
+    may_go_on = threading.Event()
+    served.loop.call_soon_threadsafe(may_go_on.wait, TIMEOUT_S)
+    try:
+        with pytest.raises(Unreachable):
+            transport.call(served.address, PUSH, 0.2)  # the server does not see that it was given up
+        transport.close()
+        assert {lane._socket.fileno() for lane in lanes} == {-1}
+    finally:
+        may_go_on.set()
 
 
 def test_small_arrays_travel_in_the_frame(served: ServedLanes, by_arena: NegotiatedTransport) -> None:
@@ -560,18 +675,36 @@ def test_a_call_number_that_is_in_use_ends_the_connection(served: ServedLanes) -
 
 
 def test_a_worker_that_does_not_read_is_not_read_from(served: ServedLanes) -> None:
-    served.core.reply(Pull, Pulled((np.zeros((1 << 18, 64), np.float32),), 1))  # 64 MiB
-    message, arrays = message_of(Pull(FENCE, (TableIds("user", IDS),)))
+    served.core.reply(Pull, Pulled((np.zeros((1 << 18, 64), np.float32),), 1))  # 64 MiB: one answer is as much as may wait
     with greeted(served, UNIX) as it:
         it.settimeout(None)
-        for call in range(1, 6):
-            it.sendall(begin_of(Head(REQUEST, 0, call, len(message), arrays_bytes=64), message) + arrays[0].tobytes().ljust(64, b"\0"))
+        for call, ids in enumerate((IDS, IDS, np.arange(10_000, dtype=np.uint64), IDS, IDS), 1):  # the third is more than a scratch
+            message, _ = message_of(pull := Pull(FENCE, (TableIds("user", ids),)))
+            head = Head(REQUEST, METHOD_NUMBERS[Pull], call, len(message), arrays_bytes=-(-ids.nbytes // 64) * 64)
+            it.sendall(begin_of(head, message) + framed(pull)[head.begin_bytes :])
             poll_until(lambda call=call: len(served.core.asked()) == min(call, 2), TIMEOUT_S)  # type: ignore[misc]
+        for _ in range(20):
+            assert served.in_loop(lambda: len(served.core.asked())) == 2
         left = 5 * (128 + (64 << 20))
         scratch = bytearray(1 << 20)
         while left:
             left -= it.recv_into(scratch)
-    assert len(served.core.asked()) == 5
+    assert [asked.body.tables[0].ids.size for asked in served.core.asked()] == [IDS.size, IDS.size, 10_000, IDS.size, IDS.size]
+
+
+def test_what_a_worker_that_does_not_read_has_sent_already_waits_too(served: ServedLanes) -> None:
+    served.core.reply(Pull, Pulled((np.zeros((1 << 18, 64), np.float32),), 1))  # 64 MiB: one answer is as much as may wait
+    message, arrays = message_of(Pull(FENCE, (TableIds("user", IDS),)))
+    heads = [Head(REQUEST, METHOD_NUMBERS[Pull], call, len(message), arrays_bytes=64) for call in range(1, 9)]
+    with greeted(served, UNIX) as it:
+        it.sendall(b"".join([begin_of(head, message) + arrays[0].tobytes().ljust(64, b"\0") for head in heads]))
+        left = len(heads) * (128 + (64 << 20))
+        scratch = bytearray(1 << 20)
+        while left:
+            taken = len(heads) - left // (128 + (64 << 20))  # answers of which something has come
+            assert served.in_loop(lambda: len(served.core.asked())) <= taken + 2
+            left -= it.recv_into(scratch)
+    assert len(served.core.asked()) == len(heads)
 
 
 # --- which way --------------------------------------------------------------------------------------------------------------

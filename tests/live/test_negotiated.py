@@ -3,13 +3,18 @@
 import ctypes
 import logging
 import os
+import resource
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faulty_proxy import FaultyProxy
@@ -104,6 +109,45 @@ def test_a_system_that_forbids_memory_files_is_one_without(served: ServedLanes, 
     assert kind_of(served) == UNIX
 
 
+BY_ARENA = """
+import sys
+import numpy as np
+from ps_proto.requests import Fence, Pull, TableIds
+from ps_worker.transport.negotiated import NegotiatedTransport
+
+transport, pull = NegotiatedTransport("arena", arena_bytes=1 << 22), Pull(Fence(1), (TableIds("user", np.arange(5_000, dtype=np.uint64)),))
+for _ in range(2):
+    (rows,) = transport.call(sys.argv[1], pull, 20).rows
+assert (rows == 7).all() and rows.shape == (5_000, 64)
+assert transport._arena.free_bytes() <= (1 << 22) - rows.nbytes
+transport.close()
+"""
+
+
+def test_shared_memory_needs_no_dev_shm(served: ServedLanes) -> None:
+    def answer(asked: Asked) -> list[Effect]:
+        rows = asked.make_rows((5_000, 64), np.dtype(np.float32))
+        rows[...] = 7
+        return [Reply(asked.request, Pulled((rows,), 1))]
+
+    served.core.scripts[Pull] = answer
+    in_own_mounts = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs -o size=64k,ro none /dev/shm && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*in_own_mounts, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets no process have mounts of its own")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*in_own_mounts, sys.executable, "-c", BY_ARENA, served.address], check=True, timeout=TIMEOUT_S, env=environment)
+    assert [asked.is_borrowed for asked in served.core.asked()] == [True, True]
+
+
+def test_a_limit_on_the_size_of_files_leaves_the_unix_socket(served: ServedLanes) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, hard))
+    try:
+        assert kind_of(served) == UNIX
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_the_path_of_another_host_does_not_exist_here(served: ServedLanes, tmp_path: Path) -> None:
     served.offer = replace(served.offer, unix_path=str(tmp_path / "lane"))
     assert kind_of(served) == TCP
@@ -192,6 +236,15 @@ def test_a_choice_that_cannot_be_had_is_an_error_that_says_why(served: ServedLan
     assert served.core.events == []
 
 
+def test_a_choice_whose_server_is_too_busy_to_answer_is_waited_for(served: ServedLanes) -> None:
+    with socket.create_server((HOST, 0)) as silent, transport_of(TCP) as transport:
+        offer, served.offer = served.offer, replace(served.offer, port=silent.getsockname()[1])
+        with pytest.raises(Unreachable, match="no tcp: no answer"):
+            transport.call(served.address, ASK, 0.3)
+        served.offer = offer
+        assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
+
+
 def test_a_choice_that_could_be_had_before_is_waited_for(served: ServedLanes) -> None:
     with transport_of(TCP) as transport:
         assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
@@ -222,6 +275,22 @@ def test_a_way_that_breaks_again_and_again_is_left_for_the_next(served: ServedLa
         assert kinds == [kind for kind in LANES for _ in range(BREAKS_MAX)]
         assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
         assert transport.kinds == {served.address: GRPC}
+
+
+def test_where_grpc_broke_lanes_are_looked_for_again(served: ServedLanes) -> None:
+    offer, served.offer = served.offer, replace(served.offer, unix_path="", port=0)
+    with transport_of(AUTO) as transport:
+        assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
+        assert transport.kinds == {served.address: GRPC}
+        served.offer = offer  # of the server that is started in its place
+        assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
+        assert served.offers_asked == 1, "nobody asks as long as it works"
+        del served.core.scripts[GetStats]
+        with pytest.raises(Unreachable):
+            transport.call(served.address, ASK, 0.2)
+        served.core.reply(GetStats, NUMBERS)
+        assert transport.call(served.address, ASK, TIMEOUT_S) == NUMBERS
+        assert transport.kinds == {served.address: ARENA}
 
 
 def test_a_way_that_works_in_between_is_kept(served: ServedLanes) -> None:

@@ -26,27 +26,34 @@ log = structlog.get_logger()
 
 
 class Greeting:
-    """Reads the hello from a connected, non-blocking socket, then calls `let_in(connected, arena)`, or closes it with a line in the log."""
+    """Reads the hello from a connected, non-blocking socket, then calls `let_in(connected, arena)`, or closes it with a line in the log.
+
+    `on_end` is called when it is over: whoever keeps it must let go of it then, and of its worker's arena with it.
+    """
 
     def __init__(
-        self, connected: socket.socket, token: bytes, arenas: Arenas, let_in: Callable[[socket.socket, MappedArena | None], None]
+        self,
+        connected: socket.socket,
+        token: bytes,
+        arenas: Arenas,
+        let_in: Callable[[socket.socket, MappedArena | None], None],
+        on_end: Callable[["Greeting"], None],
     ) -> None:
         self._socket = connected
         self._token = token
         self._arenas = arenas
         self._let_in = let_in
+        self._on_end = on_end
         self._data = b""
         self._arena: MappedArena | None = None
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(connected.fileno(), self._read)
         self._timer = self._loop.call_later(HELLO_S, self._refuse, f"no hello within {HELLO_S:g} s")
-        self.is_over = False
 
     def close(self) -> None:
-        """End it without a word."""
-        if not self.is_over:
-            self._leave()
-            self._socket.close()
+        """End it without a word; once, and before it is over."""
+        self._leave()
+        self._socket.close()
 
     def _read(self) -> None:
         try:
@@ -102,6 +109,6 @@ class Greeting:
         self.close()
 
     def _leave(self) -> None:
-        self.is_over = True
         self._timer.cancel()
         self._loop.remove_reader(self._socket.fileno())
+        self._on_end(self)

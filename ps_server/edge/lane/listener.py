@@ -2,11 +2,8 @@
 
 import asyncio
 import errno
-import os
 import secrets
-import shutil
 import socket
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,6 +15,7 @@ from ps_server.edge.bound_port import CannotListen
 from ps_server.edge.lane.arena import Arenas, MappedArena
 from ps_server.edge.lane.connection import LaneConnection
 from ps_server.edge.lane.greeting import Greeting
+from ps_server.edge.lane.socket_folder import SocketFolder
 from ps_server.edge.loop import CoreLoop
 
 BACKLOG = 512
@@ -57,7 +55,7 @@ class LaneListener:
         self._connections: set[LaneConnection] = set()
         self._greetings: set[Greeting] = set()
         self._letting_in: set[asyncio.Task[None]] = set()
-        self._folder: str | None = None
+        self._folder: SocketFolder | None = None
         self._sockets = [_listen_on_tcp(settings.host, settings.port)]
         self.port: int = self._sockets[0].getsockname()[1]
         self.unix_path = self._listen_on_unix()
@@ -80,22 +78,23 @@ class LaneListener:
         await asyncio.gather(*self._letting_in, return_exceptions=True)
         for connection in list(self._connections):
             connection.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._close_folder()
 
     def _listen_on_unix(self) -> str:
         """Return the path of the socket, in a folder that only this user may enter; "" where there can be none."""
         try:
-            self._folder = tempfile.mkdtemp(prefix="rowstead-")  # 0700
-            path = os.path.join(self._folder, "lane")
-            listening = socket.socket(socket.AF_UNIX)
-            self._sockets.append(listening)
-            listening.bind(path)
-            listening.listen(BACKLOG)
+            self._folder = SocketFolder.make()
+            self._sockets.append(_listen_on_path(self._folder.socket_path))
         except OSError as error:
             log.warning("no lane over a unix socket", cause=str(error))
+            self._close_folder()
             return ""
-        return path
+        return self._folder.socket_path
+
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
 
     def _accept(self, listening: socket.socket) -> None:
         try:
@@ -112,8 +111,7 @@ class LaneListener:
             _tune_tcp(connected)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             connected.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
-        self._greetings = {greeting for greeting in self._greetings if not greeting.is_over}
-        self._greetings.add(Greeting(connected, self._settings.token, self._arenas, self._let_in))
+        self._greetings.add(Greeting(connected, self._settings.token, self._arenas, self._let_in, self._greetings.discard))
 
     def _go_on(self, listening: socket.socket) -> None:
         """Accept again, unless it was closed meanwhile."""
@@ -149,6 +147,17 @@ def _listen_on_tcp(host: str, port: int) -> socket.socket:
             listening.close()
         why = str(error.strerror).lower()
         raise CannotListen(f"Cannot listen for lanes on port {port} of {host}: {why}. Choose another --lane-port or --host.") from None
+    return listening
+
+
+def _listen_on_path(path: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(path)
+        listening.listen(BACKLOG)
+    except OSError:
+        listening.close()
+        raise
     return listening
 
 
