@@ -9,11 +9,11 @@ TEST ?=
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-KERNEL_TESTS := hashing partition index slab table stored_rows bfloat16 rounding_draws blocks row_norms row_sums initializers optimizers window staging \
+KERNEL_TESTS := hashing partition index slab table stored_rows bfloat16 wire_rows rounding_draws blocks row_norms row_sums initializers optimizers window staging \
   arrays click_log
 
 .DEFAULT_GOAL := help
-.PHONY: help install protos check test nojit deep bench demo clean
+.PHONY: help install protos check test nojit deep bench bench-peers demo clean
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
@@ -22,6 +22,7 @@ help:
 	@echo "make nojit     run the tests of the kernels with the kernels as plain Python"
 	@echo "make check     format, lint, types, import layers, generated protos, examples in docstrings"
 	@echo "make bench     measure the data path beside the machine's own limits (JSON=bench.json writes the numbers)"
+	@echo "make bench-peers   measure other people's parameter stores beside ours, those that are installed (JSON=peers.json)"
 	@echo "make deep      run the longer searches of the property tests"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
@@ -71,6 +72,10 @@ deep: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)")
+
+# Peers are optional: `.venv/bin/pip install -e '.[peers]'` gets them all but the program redis-server.
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers $(if $(JSON),--json "$(JSON)")
 
 LOG := $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
 

@@ -12,8 +12,11 @@
     pushing.py    W2  the same push, with Adagrad, until it is acknowledged as applied
     dense.py      W3  64 MiB of dense parameters, pulled and pushed
     latency.py    W4  a pull of 16 ids
+    training.py   W5  samples of a DLRM beside plain torch;  click_model.py has the model, trainer.py the processes
     growth.py     W6  memory while a table grows to 10 M rows
     start_up.py   how soon a server serves, with and without a cache of compiled kernels
+
+peers/        other people's parameter stores beside ours, on W1 to W4: `make bench-peers`
 
 accuracy_ctr.py and simulated_run.py are scripts of their own. NOTES.md says what each step of a pull and a push costs.
 """

@@ -34,28 +34,29 @@ class Latency(Case):
             self.peer.exchange()
             return self.peer.check
 
-        return self._percentiles(one)
+        return percentiles(len(self.ids), one)
 
     def ours(self) -> tuple[float, ...]:
         def one(call: int) -> Callable[[], None]:
             pulled = self.client.pull(TABLE, self.ids[call])
             return lambda: check_rows(pulled, self.bed.rows[self.places[call]])
 
-        return self._percentiles(one)
-
-    def _percentiles(self, one: Callable[[int], Callable[[], None]]) -> tuple[float, ...]:
-        """Return the percentiles of the microseconds of one(call) over all calls; what it returns checks its answer, between the calls."""
-        nanoseconds: npt.NDArray[np.int64] = np.empty(len(self.ids), np.int64)
-        for call in range(len(self.ids)):
-            begin_ns = time.perf_counter_ns()
-            check = one(call)
-            nanoseconds[call] = time.perf_counter_ns() - begin_ns
-            check()
-        p50, p99 = np.percentile(nanoseconds, [50, 99])
-        return float(p50) / 1e3, float(p99) / 1e3
+        return percentiles(len(self.ids), one)
 
     def check(self) -> None:
         """Each answer was looked at between the calls: to keep 2,000 of them would make memory cold."""
+
+
+def percentiles(calls: int, one: Callable[[int], Callable[[], None]]) -> tuple[float, ...]:
+    """Return the percentiles of the microseconds of one(call) over all calls; what it returns checks its answer, between the calls."""
+    nanoseconds: npt.NDArray[np.int64] = np.empty(calls, np.int64)
+    for call in range(calls):
+        begin_ns = time.perf_counter_ns()
+        check = one(call)
+        nanoseconds[call] = time.perf_counter_ns() - begin_ns
+        check()
+    p50, p99 = np.percentile(nanoseconds, [50, 99])
+    return float(p50) / 1e3, float(p99) / 1e3
 
 
 @contextmanager

@@ -11,10 +11,10 @@ HEAD = f"{'case':<26} {'figure':<12} {'ours':>24} {'floor':>24} {'ratio':>20}  g
 def line(result: Result) -> str:
     """Return a line of the table under HEAD: medians, with the range over the rounds."""
     figure = result.figure
-    ours, floor = _with_range(result.ours), _with_range(result.floor)
+    ours, floor = with_range(result.ours), with_range(result.floor)
     verdict = "" if result.holds else "  (missed)"
     name = f"{figure.name}, {figure.unit}"
-    return f"{result.case:<26} {name:<12} {ours:>24} {floor:>24} {_with_range(result.ratio):>20}  {figure.goal}{verdict}"
+    return f"{result.case:<26} {name:<12} {ours:>24} {floor:>24} {with_range(result.ratio):>20}  {figure.goal}{verdict}"
 
 
 def as_json(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,18 +28,18 @@ def _result(result: Result) -> dict[str, Any]:
         "case": result.case,
         "figure": result.figure.name,
         "unit": result.figure.unit,
-        "ours": _spread(result.ours),
-        "floor": _spread(result.floor),
-        "ratio": _spread(result.ratio),
+        "ours": spread_as_json(result.ours),
+        "floor": spread_as_json(result.floor),
+        "ratio": spread_as_json(result.ratio),
         "goal": {"of": goal.of, "kind": goal.kind, "bound": goal.bound, "holds": result.holds},
     }
 
 
-def _spread(spread: Spread) -> dict[str, Any]:
+def spread_as_json(spread: Spread) -> dict[str, Any]:
     return {"median": spread.median, "min": spread.least, "max": spread.most, "rounds": list(spread.rounds)}
 
 
-def _with_range(spread: Spread) -> str:
+def with_range(spread: Spread) -> str:
     return f"{_short(spread.median)} [{_short(spread.least)}..{_short(spread.most)}]"
 
 
