@@ -85,7 +85,7 @@ def ranked(address: str, count: int) -> Iterator[list[Ranked]]:
 
 
 def test_a_worker_that_is_held_up_holds_nobody_up_is_late_and_goes_on() -> None:
-    with ps.local_cluster(servers=3) as cluster, ranked(cluster.address, 3) as (first, second, third):
+    with ps.local_cluster(servers=2) as cluster, ranked(cluster.address, 3) as (first, second, third):
         third.hear("held up")
         for rank in (first, second):
             rank.hear("ready")
@@ -110,4 +110,4 @@ def test_a_worker_that_is_held_up_holds_nobody_up_is_late_and_goes_on() -> None:
         assert rows.tolist() == [[-steps]] * 100, "each step took the mean of ones, and nothing of the late push"
         assert steps >= STEPS + TOGETHER
         assert sum(numbers["pushes_late"] for numbers in stats) >= 1
-        assert sorted(numbers["steps_decided"] for numbers in stats) == [0.0, 0.0, steps]
+        assert sorted(numbers["steps_decided"] for numbers in stats) == [0.0, steps]

@@ -113,7 +113,7 @@ def test_the_three_commands_of_the_page(script: Path, port: str) -> None:
             ended(process)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[ps.LocalCluster]:
     with ps.local_cluster(servers=1) as it:
         yield it
@@ -142,6 +142,7 @@ def test_a_worker_of_a_coordinator_that_stays_away_ends_with_its_name(tmp_path: 
 
 
 def test_a_worker_that_died_is_replaced_by_starting_it_again(tmp_path: Path, script: Path, cluster: ps.LocalCluster) -> None:
+    script.write_text(TRAIN.replace('"rows"', '"replaced"'))
     flags = f"--coordinator {cluster.address} --world-size 2"
     waiting = tmp_path / "waiting.py"
     waiting.write_text("import ps_worker as ps, time\nps.init()\nprint('here', flush=True)\ntime.sleep(1000)\n")
@@ -155,7 +156,7 @@ def test_a_worker_that_died_is_replaced_by_starting_it_again(tmp_path: Path, scr
         assert "rank 0 of 2" in ended(rank_0)
         assert "rank 1 of 2" in ended(rank_1)
     with ps.connect(cluster.address) as observer:
-        assert observer.pull("rows", np.arange(2)).ravel().tolist() == [1.5, 1.5]
+        assert observer.pull("replaced", np.arange(2)).ravel().tolist() == [1.5, 1.5]
 
 
 @pytest.mark.parametrize("verb", [["worker"], []])

@@ -22,7 +22,7 @@ from sim.network import Chances
 from sim.scripts import Ledger, count, missing_or_double, train, trained
 
 ROUGH = Chances(drop=0.05, double=0.05, delay=0.1)
-SEEDS = 100
+SEEDS = 24  # the first one finds each planted bug
 
 
 class FinishesFirst(Writer):
@@ -138,7 +138,7 @@ class FoldsByItsOwnView(NotingShard):
 
 
 def is_found_with_backup_workers(shard_class: type[NotingShard]) -> bool:
-    for seed in range(SEEDS // 4):
+    for seed in range(SEEDS // 2):
         job = Checked(Simulation(seed, 3, ROUGH, shard_class), backup_workers=1)
         nodes = [job.sim.worker(f"worker-{rank}", train(rank, 3, 8, Sync(1), job.batches)) for rank in range(3)]
         job.sim.run()

@@ -1,0 +1,97 @@
+"""A coordinator's core driven turn by turn: its servers answer when the test says, and the time is what the test sets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ps_proto.errors import ParameterServerError, Unreachable
+from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJob, RankFenced, RegisterServer
+from ps_proto.values import Adagrad, Sync, TableSpec
+from ps_server.coordinator.core import CoordinatorCore
+from ps_server.events import Answered, Asked, Event, Refuse, Reply, Tell, Ticked
+
+SYNC = Sync()
+SPEC = TableSpec("user", 4, Adagrad(0.1))
+REFUSED = Unreachable("server-1", "host-1", 0.0, "connection refused")
+UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  # what one who asked with wait_s=5 is told
+
+
+@dataclass
+class Driver:
+    """A coordinator with its servers. `told` are the orders that no server has answered yet."""
+
+    core: CoordinatorCore
+    now_s: float = 0.0
+    told: list[Tell] = field(default_factory=list)
+    log: list[Tell] = field(default_factory=list)
+    outcomes: dict[int, Any] = field(default_factory=dict)
+    fenced: Callable[[str, FenceRank], RankFenced] = lambda server, order: RankFenced(None, NEVER, NEVER)
+    _requests: int = 0
+
+    def turn(self, event: Event) -> None:
+        for effect in self.core.handle(event, self.now_s):
+            match effect:
+                case Reply(request, outcome) | Refuse(request, outcome):
+                    assert request not in self.outcomes, "one answer to a request"
+                    self.outcomes[request] = outcome
+                case Tell():
+                    self.told.append(effect)
+                    self.log.append(effect)
+
+    def ask(self, body: Any) -> int:
+        """Ask, without answering any order; return the request's number."""
+        self._requests += 1
+        self.turn(Asked(self._requests, body))
+        return self._requests
+
+    def answer(self, tell: Tell, outcome: Any = None) -> None:
+        """Answer one order, as a server would unless an outcome is given."""
+        self.told.remove(tell)
+        if outcome is None:
+            outcome = self.fenced(tell.server, tell.body) if isinstance(tell.body, FenceRank) else Done()
+        self.turn(Answered(tell.order, outcome))
+
+    def settle(self) -> None:
+        """Let the servers answer until nothing is open."""
+        while self.told:
+            self.answer(self.told[0])
+
+    def get(self, body: Any) -> Any:
+        """Ask, let the servers answer, return the reply or raise the refusal."""
+        request = self.ask(body)
+        self.settle()
+        outcome = self.outcomes[request]
+        if isinstance(outcome, ParameterServerError):
+            raise outcome
+        return outcome
+
+    def tick(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.turn(Ticked())
+
+    def bodies(self, kind: type) -> list[tuple[str, Any]]:
+        """The orders of a kind given so far: to whom, and what."""
+        return [(tell.server, tell.body) for tell in self.log if isinstance(tell.body, kind)]
+
+
+def register(driver: Driver, index: int) -> Any:
+    return driver.outcomes[driver.ask(RegisterServer(f"server-{index}", f"host-{index}", nonce=index))]
+
+
+def driven() -> Driver:
+    """Return a coordinator whose two servers have registered and hold the map."""
+    driver = Driver(CoordinatorCore(2))
+    register(driver, 0)
+    register(driver, 1)
+    driver.settle()
+    return driver
+
+
+def join(driver: Driver, rank: int, world_size: int = 2, mode: Any = SYNC, nonce: int | None = None) -> JobJoined:
+    nonce = nonce if nonce is not None else 1000 + driver._requests
+    joined: JobJoined = driver.get(JoinJob(rank, world_size, mode, nonce))
+    return joined
+
+
+def leave(driver: Driver, joined: JobJoined, rank: int) -> None:
+    assert driver.get(LeaveJob(rank, joined.incarnation)) == Done()

@@ -1,0 +1,132 @@
+"""The coordinator's core: barriers open when all are there, and say who is missing."""
+
+import pytest
+
+from driven import Driver, driven, join, leave
+from ps_proto.errors import BarrierTimeout, InvalidRequest, StaleIncarnation
+from ps_proto.requests import Barrier, BarrierPassed, LeaveJob
+from ps_server.events import Dropped
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return driven()
+
+
+def test_a_barrier_opens_when_all_are_there(driver: Driver) -> None:
+    join(driver, 0)
+    join(driver, 1)
+    first = driver.ask(Barrier(0, 1, 0, 10.0))
+    driver.tick(5.0)
+    assert first not in driver.outcomes
+    second = driver.ask(Barrier(1, 1, 0, 10.0))
+    assert driver.outcomes[first] == driver.outcomes[second] == BarrierPassed()
+    assert driver.core.deadline_s() is None
+
+
+def test_the_next_generation_waits_anew_and_a_late_repetition_does_not(driver: Driver) -> None:
+    join(driver, 0)
+    join(driver, 1)
+    driver.ask(Barrier(0, 1, 0, 10.0))
+    driver.ask(Barrier(1, 1, 0, 10.0))
+    assert driver.outcomes[driver.ask(Barrier(0, 1, 0, 10.0))] == BarrierPassed()  # its answer was lost
+    waiting = driver.ask(Barrier(0, 1, 1, 10.0))
+    assert waiting not in driver.outcomes
+    assert driver.outcomes[driver.ask(Barrier(1, 1, 1, 10.0))] == BarrierPassed()
+    assert driver.outcomes[waiting] == BarrierPassed()
+
+
+def test_one_that_asks_twice_is_one(driver: Driver) -> None:
+    join(driver, 0, 3)
+    join(driver, 1, 3)
+    asked = [driver.ask(Barrier(0, 1, 0, 10.0)), driver.ask(Barrier(0, 1, 0, 10.0)), driver.ask(Barrier(1, 1, 0, 10.0))]
+    assert not driver.outcomes.keys() & set(asked)
+    driver.tick(10.0)
+    assert {str(driver.outcomes[request]) for request in asked} == {"Barrier 0 waited 10.0 s for rank 2. Check that those workers run."}
+
+
+def test_a_barrier_passes_with_the_least_value_also_for_who_asks_again(driver: Driver) -> None:
+    for rank in range(3):
+        join(driver, rank, 3)
+    asked = [driver.ask(Barrier(rank, 1, 0, 10.0, value)) for rank, value in enumerate((5, -2, 7))]
+    assert [driver.outcomes[request] for request in asked] == [BarrierPassed(-2)] * 3
+    driver.ask(Barrier(1, 1, 1, 10.0, 4))
+    assert driver.outcomes[driver.ask(Barrier(0, 1, 0, 10.0, 5))] == BarrierPassed(-2)  # its answer was lost
+
+
+def test_what_one_brought_that_leaves_counts_no_more(driver: Driver) -> None:
+    for rank in range(3):
+        join(driver, rank, 3)
+    first = driver.ask(Barrier(0, 1, 0, 10.0, 5))
+    driver.ask(Barrier(1, 1, 0, 10.0, -2))
+    driver.ask(LeaveJob(1, 1))
+    driver.ask(Barrier(2, 1, 0, 10.0, 7))
+    assert driver.outcomes[first] == BarrierPassed(5)
+
+
+def test_a_barrier_that_times_out_names_the_missing_ranks(driver: Driver) -> None:
+    join(driver, 1, 4)
+    request = driver.ask(Barrier(1, 1, 0, 7.0))
+    driver.tick(7.0)
+    error = driver.outcomes[request]
+    assert isinstance(error, BarrierTimeout)
+    assert (error.generation, error.missing_ranks, error.after_s) == (0, "0, 2, 3", 7.0)
+
+
+def test_one_that_leaves_is_waited_for_no_more(driver: Driver) -> None:
+    join(driver, 0)
+    join(driver, 1)
+    request = driver.ask(Barrier(0, 1, 0, 10.0))
+    driver.ask(LeaveJob(1, 1))
+    assert driver.outcomes[request] == BarrierPassed()
+
+
+def test_one_that_joins_again_was_not_at_the_barrier(driver: Driver) -> None:
+    join(driver, 0)
+    join(driver, 1)
+    old = driver.ask(Barrier(0, 1, 0, 10.0))
+    joined = join(driver, 0)
+    assert isinstance(driver.outcomes[old], StaleIncarnation)
+    other = driver.ask(Barrier(1, 1, 0, 10.0))
+    assert other not in driver.outcomes  # the new one is not there yet
+    driver.ask(Barrier(0, joined.incarnation, joined.barrier, 10.0))
+    assert driver.outcomes[other] == BarrierPassed()
+
+
+def test_one_that_joins_later_starts_at_the_generation_of_the_others(driver: Driver) -> None:
+    join(driver, 0, 2)
+    join(driver, 1, 2)
+    for generation in range(3):
+        driver.ask(Barrier(0, 1, generation, 10.0))
+        driver.ask(Barrier(1, 1, generation, 10.0))
+    assert join(driver, 1, 2).barrier == 3
+
+
+def test_a_barrier_without_a_job_is_refused(driver: Driver) -> None:
+    with pytest.raises(InvalidRequest, match="rank is 0, which has not joined or has left"):
+        driver.get(Barrier(0, 1, 0, 10.0))
+
+
+@pytest.mark.parametrize(("rank", "incarnation"), [(1, 0), (1, 1), (2, 0), (0, 2)])
+def test_a_barrier_from_a_rank_that_never_joined_says_so(driver: Driver, rank: int, incarnation: int) -> None:
+    join(driver, 0)
+    with pytest.raises(InvalidRequest, match=f"rank is {rank}, which has not joined or has left"):
+        driver.get(Barrier(rank, incarnation, 0, 10.0))
+
+
+def test_a_barrier_from_a_rank_that_has_left_says_so(driver: Driver) -> None:
+    joined = join(driver, 0)
+    join(driver, 1)
+    leave(driver, joined, 0)
+    with pytest.raises(InvalidRequest, match="rank is 0, which has not joined or has left"):
+        driver.get(Barrier(0, joined.incarnation, 0, 10.0))
+
+
+def test_one_who_has_gone_from_a_barrier_has_been_there_all_the_same(driver: Driver) -> None:
+    join(driver, 0)
+    join(driver, 1)
+    gone = driver.ask(Barrier(0, 1, 0, 10.0))
+    driver.turn(Dropped(gone))
+    assert driver.outcomes[driver.ask(Barrier(1, 1, 0, 10.0))] == BarrierPassed()
+    assert gone not in driver.outcomes
+    assert driver.outcomes[driver.ask(Barrier(0, 1, 0, 10.0))] == BarrierPassed()  # it asks again
