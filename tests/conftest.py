@@ -1,5 +1,6 @@
 """What every test has: the Hypothesis profiles, and a check that it leaves no process and no thread behind."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,6 +19,12 @@ SETTLE_S = 5.0  # how long a process or thread that is already ending may take
 settings.register_profile("quick", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("deep", deadline=None, max_examples=2_000, stateful_step_count=100, print_blob=True)
 settings.load_profile("quick")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes that tests start: a shell makes a job in the background ignore it, and children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _children() -> set[psutil.Process]:

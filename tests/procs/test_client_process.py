@@ -112,12 +112,16 @@ def is_push(frame) -> bool:
         frame = frame.f_back
     return frame is not None and type(frame.f_locals["body"]).__name__ == "Push"
 
+def is_asleep() -> bool:  # in the kernel: a signal that comes just before a system call would not interrupt it
+    with open(f"/proc/self/task/{os.getpid()}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+
 def interrupt() -> None:
     while True:
         frame = sys._current_frames()[threading.main_thread().ident]
         while frame is not None:
             over_grpc = frame.f_code.co_name == "_exchange" and "Push" in str(frame.f_locals.get("method"))
-            if over_grpc or (frame.f_code.co_name == "_receive" and is_push(frame.f_back)):
+            if (over_grpc or (frame.f_code.co_name == "_receive" and is_push(frame.f_back))) and is_asleep():
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             frame = frame.f_back
