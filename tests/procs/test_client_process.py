@@ -18,7 +18,7 @@ ENDS_WITHIN_S = 8.0  # below any timeout of ours: nothing was waited for in vain
 
 # Rank 0 of a synchronous job whose rank 1 never comes: a pull of the second step waits for it. "counts" does not wait.
 CONNECTED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import numpy as np
 import ps_worker as ps
 
@@ -112,16 +112,22 @@ def is_push(frame) -> bool:
         frame = frame.f_back
     return frame is not None and type(frame.f_locals["body"]).__name__ == "Push"
 
-def is_asleep() -> bool:  # in the kernel: a signal that comes just before a system call would not interrupt it
-    with open(f"/proc/self/task/{os.getpid()}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "S"
+# Whether the main thread waits in the kernel. A signal that comes just before, as while the interpreter's lock changes hands, ends no wait.
+def has_settled() -> bool:
+    before = slices()
+    time.sleep(0.05)
+    return slices() == before
+
+def slices() -> str:
+    with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
+        return file.read().split()[2]  # how often the main thread was let run
 
 def interrupt() -> None:
     while True:
         frame = sys._current_frames()[threading.main_thread().ident]
         while frame is not None:
             over_grpc = frame.f_code.co_name == "_exchange" and "Push" in str(frame.f_locals.get("method"))
-            if (over_grpc or (frame.f_code.co_name == "_receive" and is_push(frame.f_back))) and is_asleep():
+            if (over_grpc or (frame.f_code.co_name == "_receive" and is_push(frame.f_back))) and has_settled():
                 os.kill(os.getpid(), signal.SIGINT)
                 return
             frame = frame.f_back
