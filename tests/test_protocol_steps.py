@@ -159,3 +159,29 @@ def test_an_end_that_a_later_one_has_overtaken_says_nothing() -> None:
     assert peers.heard() == []  # a push of step 1 may be under way: only its own end may say Finished(1)
     peers.run(second)
     assert [body.finished for _, body in peers.heard()] == [Finished(1)] * 3
+
+
+def test_an_end_says_nothing_of_a_step_that_ends_while_it_is_looked_at() -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    first = peers.worker.end_step_now()
+    another = _EndsAnotherOnEntry(peers)
+    peers.worker._steps._exclusive = another
+    peers.run(first)
+    assert another.fired
+    assert peers.heard() == []  # Finished(1) is for that step's own end to say
+
+
+class _EndsAnotherOnEntry:
+    """A lock that another thread has just let go of, which ended the next step."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.fired = False
+
+    def __enter__(self) -> None:
+        if not self.fired:
+            self.fired = True
+            self._peers.worker.end_step_now()
+
+    def __exit__(self, *_: object) -> None:
+        pass

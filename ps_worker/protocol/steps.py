@@ -84,14 +84,19 @@ class Steps:
 
     def announce_end(self, ended: Finished | None = None) -> Operation[None]:
         """Tell every server that the step which `end_now` ended is finished: the newest one or, if it is that one still, `ended`."""
-        if self._ended is not None and ended in (None, self._ended):
-            self._take_ended()
+        if self._take_ended(ended):
             yield from self.announce()
 
-    def _take_ended(self) -> None:
+    def _take_ended(self, ended: Finished | None = None) -> bool:
+        """Take the newest step that `end_now` ended, if it is `ended` where that is given, as finished; return whether there was one.
+
+        At once: the next step may end meanwhile, whose pushes are under way.
+        """
         with self._exclusive:
-            if self._ended is not None:
-                self._finished, self._ended = self._ended, None
+            if self._ended is None or ended not in (None, self._ended):
+                return False
+            self._finished, self._ended = self._ended, None
+            return True
 
     @property
     def unheard(self) -> Finished | None:
