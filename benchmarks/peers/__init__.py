@@ -1,7 +1,7 @@
 """Ours and other people's parameter stores in turn, on the same work: `make bench-peers`, or `python -m benchmarks.peers --help`.
 
     roster.py      which peers there are, what each needs, how to install it
-    store.py       what a peer must be able to do;  Store
+    store.py       what a peer must be able to do;  Store, DenseStore
     torch_rpc.py, ray_actor.py, tensorflow_ps.py, redis_mset.py     one peer each, as a Store
 
     memory.py      the allocators that a peer runs with: as shipped, and such that keep what was freed

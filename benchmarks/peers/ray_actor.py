@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.bed import DIM, Rows
 from benchmarks.dense import LEARNING_RATE
-from benchmarks.peers.store import Places, Store, adagrad
+from benchmarks.peers.store import DenseStore, Places, Store, adagrad
 
 OBJECT_STORE_BYTES = 1 << 30
 
@@ -45,7 +45,7 @@ class Table:
         self._dense -= np.float32(LEARNING_RATE) * gradients
 
 
-class RayActor(Store):
+class RayActor(DenseStore):
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 

@@ -12,7 +12,7 @@ Places = npt.NDArray[np.int64]
 
 
 class Store(ABC):
-    """A table float32[n, 64] whose ids are 0 to n - 1, and a dense array, both in the peer's server process.
+    """A table float32[n, 64] whose ids are 0 to n - 1, in the peer's server process.
 
     What goes in and comes out has the peer's own form (a tensor, a list of bytes): `as_keys` and `as_values` make it, `as_rows` reads it,
     and neither is timed. Our own calls take and give numpy arrays and any 62-bit id, and all of that is timed.
@@ -49,21 +49,25 @@ class Store(ABC):
     def push(self, keys: Any, gradients: Any) -> None:
         """Apply gradients of distinct ids; return once the server has applied them."""
 
-    def create_dense(self, values: Any) -> None:
-        """Make the dense array. Of a peer that has W3 in its notes, as the next two."""
-        raise NotImplementedError
-
-    def pull_dense(self) -> Any:
-        """Return the dense array."""
-        raise NotImplementedError
-
-    def push_dense(self, gradients: Any) -> None:
-        """Apply SGD with a learning rate of `benchmarks.dense.LEARNING_RATE`; return once that is done."""
-        raise NotImplementedError
-
     def apply(self, rows: Rows, state: Rows, gradients: Rows) -> None:
         """Do in numpy what a push does on the server: change rows and state, float32[k, 64]."""
         adagrad(rows, state, gradients)
+
+
+class DenseStore(Store):
+    """A peer that has W3 in its notes."""
+
+    @abstractmethod
+    def create_dense(self, values: Any) -> None:
+        """Make the dense array."""
+
+    @abstractmethod
+    def pull_dense(self) -> Any:
+        """Return the dense array."""
+
+    @abstractmethod
+    def push_dense(self, gradients: Any) -> None:
+        """Apply SGD with a learning rate of `benchmarks.dense.LEARNING_RATE`; return once that is done."""
 
 
 def adagrad(rows: Rows, state: Rows, gradients: Rows) -> None:

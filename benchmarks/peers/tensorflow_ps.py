@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.bed import ADAGRAD, DIM, Rows
 from benchmarks.dense import LEARNING_RATE
 from benchmarks.peers.running import serving
-from benchmarks.peers.store import Places, Store
+from benchmarks.peers.store import DenseStore, Places, Store
 
 tf: Any = importlib.import_module("tensorflow")
 
@@ -19,7 +19,7 @@ SERVER = "/job:ps/replica:0/task:0/device:CPU:0"
 HERE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-class TensorFlow(Store):
+class TensorFlow(DenseStore):
     """Reads are eager, which is faster here than a tf.function; a write is a tf.function, whose result comes after what it did."""
 
     def as_keys(self, places: Places) -> Any:

@@ -16,7 +16,7 @@ from torch.distributed import rpc
 from benchmarks.bed import ADAGRAD, DIM, Rows
 from benchmarks.dense import LEARNING_RATE
 from benchmarks.peers.running import serving
-from benchmarks.peers.store import Places, Store
+from benchmarks.peers.store import DenseStore, Places, Store
 
 TIMEOUT_S = 300.0
 
@@ -59,7 +59,7 @@ def _push_dense(gradients: torch.Tensor) -> None:
     _optimizers["dense"].step()
 
 
-class TorchRpc(Store):
+class TorchRpc(DenseStore):
     sorts_pushes = True  # worth a factor of three to torch.optim.Adagrad
 
     def as_keys(self, places: Places) -> torch.Tensor:

@@ -11,7 +11,7 @@ from benchmarks.case import WrongAnswer
 from benchmarks.dense import BLOCK, LEARNING_RATE
 from benchmarks.harness import milliseconds
 from benchmarks.latency import IDS, percentiles
-from benchmarks.peers.store import Store
+from benchmarks.peers.store import DenseStore, Store
 from benchmarks.sizes import FULL, QUICK, Sizes
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # a peer may round in another order, and errors add up over the rounds; a lost update is off by 0.01
@@ -100,6 +100,8 @@ class PushWork(Work):
 class DenseWork(Work):
     def __init__(self, store: Store, mirror: Mirror, sizes: Sizes) -> None:
         super().__init__(store, mirror, sizes)
+        assert isinstance(store, DenseStore), "its notes say that it has W3"
+        self.dense = store
         self.rows = self.rng.standard_normal((sizes.dense_rows, BLOCK), dtype=np.float32)
         store.create_dense(store.as_values(self.rows))
 
@@ -108,16 +110,16 @@ class DenseWork(Work):
         self.values = self.store.as_values(self.gradients)
 
     def run(self) -> tuple[float, ...]:
-        return milliseconds(self._pull), milliseconds(lambda: self.store.push_dense(self.values))
+        return milliseconds(self._pull), milliseconds(lambda: self.dense.push_dense(self.values))
 
     def _pull(self) -> None:
-        self.pulled = self.store.pull_dense()
+        self.pulled = self.dense.pull_dense()
 
     def check(self) -> None:
         check_close(self.store.as_rows(self.pulled), self.rows)
         del self.pulled
         self.rows -= np.float32(LEARNING_RATE) * self.gradients
-        check_close(self.store.as_rows(self.store.pull_dense()), self.rows)
+        check_close(self.store.as_rows(self.dense.pull_dense()), self.rows)
 
 
 class LatencyWork(Work):

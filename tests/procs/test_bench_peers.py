@@ -22,7 +22,7 @@ from benchmarks.peers.loopback import may_have_own_network
 from benchmarks.peers.memory import allocators
 from benchmarks.peers.roster import PEERS
 from benchmarks.peers.running import PeerFailed, running
-from benchmarks.peers.store import Places, Store, adagrad
+from benchmarks.peers.store import DenseStore, Places, Store, adagrad
 from benchmarks.peers.table import Line, printed, quoted
 from benchmarks.peers.work import WORKS, Mirror, peer_sizes, works
 from polling import poll_until
@@ -80,7 +80,7 @@ def test_a_program_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert "no no-such-server on PATH" in (peer.absent() or "")
 
 
-class InProcess(Store):
+class InProcess(DenseStore):
     """A store without a server, which can lose something on the way: nothing, a "row" or a "push"."""
 
     def __init__(self, loses: str) -> None:
