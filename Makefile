@@ -9,7 +9,7 @@ TEST ?=
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
-KERNEL_TESTS := hashing partition index slab table stored_rows bfloat16 wire_rows rounding_draws blocks row_norms row_sums initializers optimizers window staging \
+KERNEL_TESTS := hashing finite partition index slab table stored_rows bfloat16 wire_rows rounding_draws blocks row_norms row_sums initializers optimizers window staging \
   arrays click_log
 
 .DEFAULT_GOAL := help

@@ -23,7 +23,7 @@ from ps_server.events import Asked, Reply
 from ps_server.shard.shard import Shard
 from ps_server.shard.window import Window
 from ps_worker.asking import Operation, Patience, World
-from ps_worker.protocol.named import Merged
+from ps_worker.protocol.merged import Merged
 from ps_worker.protocol.worker import Worker
 from ps_worker.router import Wanted, route
 from sharding.finite import all_finite
@@ -124,7 +124,7 @@ class Steps:
         self.time("  check the ids", lambda given: inputs.as_ids("ids", given))
         self.time("  look for repeats", lambda given: Wanted.to_read(SPEC.name, given))
         self.time("  route", lambda given: route([Wanted(SPEC.name, given, None)], MAP))
-        self.time("client, push: merge and check", lambda given: Merged.of(SPEC.name, given, gradients, repeats=True))
+        self.time("client, push: merge and check", lambda given: Merged.of(SPEC.name, given, gradients, repeats=True).checked())
         self.time("  take each id once", lambda given: Wanted.to_write(SPEC.name, given))
         self.time("  all finite", lambda given: all_finite(gradients))
         self.time("server, pull: a turn", lambda given: answer(self.shard, Pull(FENCE, (TableIds(SPEC.name, given),))))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ps_proto.errors import BarrierTimeout, MapBehind, NotOwner, ParameterServerError, RowsUnset, StalenessTimeout, Unreachable
+from ps_worker.laying import Lend, lends_nothing
 from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
 
 BYTES_PER_S_MIN = 10e6  # the slowest link we are patient with: large requests get more time
@@ -62,12 +63,14 @@ class World:
     """What is handed in: a monotonic time in seconds, a random number in [0, 1), and whom to tell about a long wait.
 
     exclusive   held while one operation looks at what all share and acts on it: a lock where operations run in several threads
+    lend        memory from which what is pushed is sent without one more copy, as far as there is some
     """
 
     now_s: Callable[[], float]
     uniform: Callable[[], float]
     on_wait: Callable[[ParameterServerError], None]
     exclusive: AbstractContextManager[object] = field(default_factory=nullcontext)
+    lend: Lend = lends_nothing
 
 
 class Question(NamedTuple):

@@ -25,7 +25,7 @@ class Connection:
     """Runs the worker's operations: in the caller's thread, or one after another in the lane for their kind, beside it."""
 
     def __init__(self, address: str, transport: Transport, patience: Patience) -> None:
-        world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait, Lock())
+        world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait, Lock(), transport.lend)
         self.worker = Worker(address, world, patience)
         self.is_closed = False
         self._driver = Driver(transport)

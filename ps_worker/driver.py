@@ -5,6 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ps_proto.errors import ParameterServerError
 from ps_worker.asking import Call, Exchange, Operation
 
@@ -18,6 +21,10 @@ class Transport(Protocol):
 
     def call(self, address: str, body: Any, timeout_s: float, peer: str = ...) -> Any:
         """Return the reply, or raise the ParameterServerError that stands for its lack; `body` is one of ps_proto.requests."""
+        ...
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return memory from which calls send what lies in it without one more copy, at a multiple of 64; None where there is none."""
         ...
 
     def close(self) -> None:

@@ -212,6 +212,11 @@ def gather_rows(rows: Rows, order: Indexes) -> Rows:
     return rows.take(order, axis=0)
 
 
+def gather_rows_to(rows: Rows, order: Indexes, out: Rows) -> None:
+    """Write `rows[order]` to `out`, float32[m, dim]; `order` as `split` gives it."""
+    np.take(rows, order, axis=0, out=out, mode="clip")  # "clip": take checks no index and buffers nothing
+
+
 def scatter_rows(part: Rows, order: Indexes, out: Rows) -> None:
     """Write row i of `part` to row `order[i]` of `out`, the inverse of `gather_rows`; ValueError for shapes that do not fit.
 

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ps_proto.errors import ClientClosed, ParameterServerError, Unreachable
 from ps_proto.methods import Reader, to_bytes
 from ps_proto.requests import RegisterServer
@@ -23,6 +26,7 @@ from ps_server.shard.shard import Shard
 from ps_worker.asking import Patience
 from ps_worker.client import Client
 from ps_worker.retry import Backoff
+from sharding.arrays import empty_aligned
 
 COORDINATOR = "the-coordinator:0"
 PATIENCE = Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=20.0, backoff=Backoff(0.001, 0.01))
@@ -153,6 +157,10 @@ class Transport:
         if isinstance(outcome, ParameterServerError):
             raise outcome
         return outcome
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+        """Lend memory as an arena does."""
+        return empty_aligned((nbytes,), np.dtype(np.uint8))
 
     def close(self) -> None:
         """Refuse what comes, and end what waits."""

@@ -36,6 +36,34 @@ def test_blocks_are_the_lowest_places_that_are_free_and_come_back() -> None:
     assert arena.allocate(NBYTES) is not None, "what lies side by side is one place again"
 
 
+def test_what_is_only_looked_for_is_not_counted_where_there_is_no_place() -> None:
+    arena = Arena(NBYTES)
+    assert arena.find(NBYTES + 1) is None
+    assert arena.times_full == 0
+    assert arena.allocate(NBYTES + 1) is None
+    assert arena.times_full == 1
+
+
+def test_arrays_that_lie_as_a_frame_has_them_are_known_by_their_place() -> None:
+    arena = Arena(NBYTES)
+    before = arena.allocate(64)
+    block = arena.allocate(1_000)
+    assert before is not None
+    assert block is not None
+    ids = block.array(0, (3,), np.dtype(np.uint64))
+    nothing = np.empty(0, np.float32)
+    rows = block.array(64, (5, 5), np.dtype(np.float32))
+    more = block.array(192, (2,), np.dtype(np.uint64))
+    assert arena.place_of([ids, nothing, rows, more]) == 64
+    assert arena.place_of([rows]) == 128
+    assert arena.place_of([nothing]) is None
+    assert arena.place_of([ids, more]) is None, "there is something between"
+    assert arena.place_of([rows, ids]) is None
+    assert arena.place_of([ids, rows.copy()]) is None
+    assert arena.place_of([rows[:, :3]]) is None, "it is no array of a frame"
+    assert arena.place_of([rows.reshape(-1)[1:]]) is None
+
+
 def test_a_block_is_held_by_every_view_of_it() -> None:
     arena = Arena(NBYTES)
     block = arena.allocate(1_000)

@@ -30,6 +30,9 @@ class FakeTransport:
             body.wait(10.0)
         return f"{peer}: {body}" if isinstance(body, str) else body
 
+    def lend(self, nbytes: int) -> None:
+        return None
+
     def close(self) -> None:
         self.is_closed = True
 

@@ -8,6 +8,7 @@
     steps.py       names, and which step is finished and who has heard it
     lateness.py    being late in a job with backup workers
     reading.py     pulls and exports, all of one step where it matters
+    merged.py      the rows of a push: one for each id, repeats summed, finite, laid where they are sent from
     named.py       a push under its name, the same on every attempt; writing.py sends it until all have acknowledged
 
 Each operation is a generator of effects (`ps_worker/asking.py`). `client.py` drives them over a transport, the simulator in one thread.

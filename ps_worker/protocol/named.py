@@ -3,48 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from ps_proto.errors import InvalidRequest
-from ps_proto.requests import ColumnLayout, Ids, Rows, TableRows
+from ps_proto.requests import ColumnLayout, TableRows
 from ps_proto.values import TableSpec
+from ps_worker.laying import Lend, rooms
+from ps_worker.protocol.merged import Merged
 from ps_worker.router import Part, Wanted
-from sharding.finite import all_finite
-from sharding.partition import gather_rows, sum_repeats
-from sharding.wire_format import FLOAT32, WireRows, format_of
-from sharding.wire_rows import encode_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The rows of one table, one for each of the ids that are written: float32[unique, width], or as they travel."""
-
-    wanted: Wanted
-    rows: WireRows
-
-    @classmethod
-    def of(cls, table: str, ids: Ids, given: Rows, repeats: bool, state_words: int = 0) -> "Merged":
-        """Sum what ids uint64[n] are given in float32[n, width], in the caller's order, then check that all is finite (R17).
-
-        The last `state_words` of a row are of state columns: they may count, and be any bits. `repeats` False: InvalidRequest where an id
-        comes twice.
-        """
-        wanted = Wanted.to_write(table, ids)
-        if wanted.inverse is not None and not repeats:
-            got = f"{ids.size} with {ids.size - wanted.ids.size} repeats"
-            raise InvalidRequest(f"ids of table {table!r}", got, "each given once to assign")
-        rows = given if wanted.inverse is None else sum_repeats(given, wanted.inverse, wanted.ids.size)
-        if not all_finite(np.ascontiguousarray(rows[:, : rows.shape[1] - state_words])):
-            got = "not finite (inf or nan)" if wanted.inverse is None else "not finite (inf or nan) once repeats are summed"
-            raise InvalidRequest(f"rows of table {table!r}", got, "finite everywhere")
-        return cls(wanted, rows)
-
-    def encoded(self, wire: str) -> "Merged":
-        """Return it with the rows as they travel: once they are summed and checked, before they are split (R17)."""
-        return replace(self, rows=encode_rows(self.rows, wire)) if format_of(self.rows) is FLOAT32 else self
-
-    def copied(self) -> "Merged":
-        return Merged(self.wanted._replace(ids=self.wanted.ids.copy()), self.rows.copy())
+from sharding.partition import gather_rows, gather_rows_to
+from sharding.wire_format import FLOAT32, format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +40,23 @@ class Named:
             return self
         return replace(self, merged=tuple([item.encoded(specs[item.wanted.table].wire) for item in self.merged]))
 
-    def rows_of(self, parts: Sequence[Part]) -> tuple[TableRows, ...]:
-        """Return what one server gets of it."""
+    def rows_of(self, parts: Sequence[Part], lend: Lend) -> tuple[TableRows, ...]:
+        """Return what one server gets of it: gathered into memory that is lent, where there is some."""
+        room = None
+        if all([part.order is not None and format_of(self.merged[part.position].rows) is FLOAT32 for part in parts]):
+            room = rooms([(part.ids.size, self.merged[part.position].rows.shape[1]) for part in parts], lend)
         tables = []
-        for part in parts:
-            item = self.merged[part.position]
-            rows = item.rows if part.order is None else gather_rows(item.rows, part.order)
-            tables.append(TableRows(item.wanted.table, part.ids, rows))
+        for place, part in enumerate(parts):
+            item, ids = self.merged[part.position], part.ids
+            if part.order is None:
+                rows = item.rows
+            elif room is None:
+                rows = gather_rows(item.rows, part.order)
+            else:
+                ids, rows = room[place]
+                ids[:] = part.ids
+                gather_rows_to(item.rows, part.order, rows)
+            tables.append(TableRows(item.wanted.table, ids, rows))
         return tuple(tables)
 
     def copied(self) -> "Named":

@@ -30,7 +30,7 @@ class Worker:
         self._tables = Tables(self._view, self._peers)
         self._steps = Steps(self._view, self._peers, self._tables, world.exclusive)
         self._reader = Reader(self._view, self._peers, self._tables, self._steps)
-        self._writer = Writer(self._view, self._peers, self._tables, self._steps)
+        self._writer = Writer(self._view, self._peers, self._tables, self._steps, world.lend)
 
     # --- what it knows -----------------------------------------------------------------------------------------------------------
 

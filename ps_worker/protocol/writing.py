@@ -6,19 +6,24 @@ from typing import Any
 from ps_proto.errors import ParameterServerError, PushPartlyTaken, StaleIncarnation, UnfinishedPush
 from ps_proto.requests import Assign, ClearTable, ColumnLayout, Ids, Push, Rows
 from ps_worker.asking import Operation
-from ps_worker.protocol.named import Merged, Named
+from ps_worker.laying import Lend, lends_nothing
+from ps_worker.protocol.merged import Merged, lay
+from ps_worker.protocol.named import Named
 from ps_worker.protocol.peers import Peers
 from ps_worker.protocol.steps import Steps
 from ps_worker.protocol.tables import Tables
 from ps_worker.protocol.view import View
 from ps_worker.retry import is_refusal
 from ps_worker.router import Part, route
+from sharding.wire_format import FLOAT32
 
 
 class Writer:
     """Sends pushes and what else changes rows. One of them at most is unacknowledged, and only it may follow itself (R14)."""
 
-    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps) -> None:
+    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps, lend: Lend) -> None:
+        """`lend`: what the transport sends from without one more copy."""
+        self._lend = lend
         self._view = view
         self._peers = peers
         self._tables = tables
@@ -28,21 +33,21 @@ class Writer:
     def push(self, tables: Sequence[tuple[str, Ids, Rows]]) -> Operation[None]:
         """Push gradients, float32[n, dim] for ids uint64[n], repeats summed in the caller's order."""
         self._view.check_ranked("push")
-        merged = tuple([Merged.of(table, ids, rows, repeats=True) for table, ids, rows in tables])
+        merged = self._laid([Merged.of(table, ids, rows, repeats=True) for table, ids, rows in tables])
         clock, seq = self._steps.take_name(is_push=True)
         return self._send(Named(clock, seq, merged))
 
     def assign(self, tables: Sequence[tuple[str, Ids, Rows]], only_absent: bool) -> Operation[None]:
         """Set rows; ids must not repeat. `only_absent`: rows that exist stay."""
         self._view.check_ranked("assign rows")
-        merged = tuple([Merged.of(table, ids, rows, repeats=False) for table, ids, rows in tables])
+        merged = self._laid([Merged.of(table, ids, rows, repeats=False) for table, ids, rows in tables])
         clock, seq = self._steps.take_name(is_push=False)
         return self._send(Named(clock, seq, merged, assign=True, only_absent=only_absent))
 
     def restore(self, table: str, ids: Ids, records: Rows, columns: tuple[ColumnLayout, ...]) -> Operation[None]:
         """Set whole records float32[n, width], row and state columns; ids must not repeat."""
         self._view.check_ranked("restore rows")
-        merged = Merged.of(table, ids, records, repeats=False, state_words=sum([column.words for column in columns]))
+        merged = Merged.of(table, ids, records, repeats=False).checked(state_words=sum([column.words for column in columns]))
         clock, seq = self._steps.take_name(is_push=False)
         return self._send(Named(clock, seq, (merged,), assign=True, columns=columns))
 
@@ -61,6 +66,15 @@ class Writer:
         """Raise UnfinishedPush where a push was not acknowledged everywhere."""
         if self._unacknowledged is not None:
             raise UnfinishedPush(self._unacknowledged.clock, self._unacknowledged.seq)
+
+    def _laid(self, merged: Sequence[Merged]) -> tuple[Merged, ...]:
+        """Check what is given (R17), and lay it where it is sent from: here if one server gets all of it as it is, else as it is split."""
+        travels_as_it_is = len(self._view.map.servers) == 1 and all([self._wire(item) == FLOAT32.name for item in merged])
+        return lay(merged, self._lend if travels_as_it_is else lends_nothing)
+
+    def _wire(self, item: Merged) -> str | None:
+        spec = self._view.tables.get(item.wanted.table)
+        return None if spec is None else spec.wire
 
     def _send(self, named: Named) -> Operation[None]:
         """Send each owner its part until all have acknowledged. One unacknowledged push per rank; it keeps its name (R2, R14)."""
@@ -102,7 +116,7 @@ class Writer:
         self._unacknowledged = None
 
     def _body(self, named: Named, parts: Sequence[Part]) -> Push | Assign:
-        fence, tables = self._view.fence(named.clock), named.rows_of(parts)
+        fence, tables = self._view.fence(named.clock), named.rows_of(parts, self._lend)
         if named.assign:
             return Assign(fence, named.seq, tables, named.only_absent, named.columns)
         return Push(fence, named.seq, tables, self._tables.changed([part.table for part in tables]))

@@ -13,12 +13,13 @@ import threading
 import weakref
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_proto.frames import ARENA_SEALS, filled
+from ps_proto.frames import ALIGNMENT_BYTES, ARENA_SEALS, filled
 
 NAME = "rowstead-arena"  # as /proc shows it
 
@@ -71,6 +72,19 @@ class Arena:
 
     def allocate(self, nbytes: int) -> Block | None:
         """Return a block of at least that many bytes, or None where there is no such place, which `times_full` counts."""
+        block = self.find(nbytes)
+        if block is None:
+            with self._lock:
+                self.times_full += 1
+                is_first = self.times_full == 1
+            if is_first:
+                log.warning(
+                    "The %d MiB shared with servers are full of rows that are held: more of them come over the socket.", self.nbytes >> 20
+                )
+        return block
+
+    def find(self, nbytes: int) -> Block | None:
+        """Return a block of at least that many bytes, or None where there is no such place: for what is counted when it is sent."""
         nbytes = max(filled(nbytes), filled(1))
         with self._lock:
             self._take_back()
@@ -84,13 +98,25 @@ class Arena:
                     else:
                         del self._begins[position]
                     return Block(self, begin, nbytes)
-            self.times_full += 1
-            is_first = self.times_full == 1
-        if is_first:
-            log.warning(
-                "The %d MiB shared with servers are full of rows that are held: more of them come over the socket.", self.nbytes >> 20
-            )
         return None
+
+    def place_of(self, arrays: Sequence[NDArray[Any]]) -> int | None:
+        """Return where arrays begin that lie here one behind another as a frame has them, each filled up to 64 bytes; else None."""
+        begin = end = None
+        for array in arrays:
+            if not array.nbytes:
+                continue
+            place = int(array.__array_interface__["data"][0]) - self.address
+            if (
+                not array.flags.c_contiguous
+                or place % ALIGNMENT_BYTES
+                or not 0 <= place < self.nbytes
+                or (end is not None and place != end)
+            ):
+                return None
+            begin = place if begin is None else begin
+            end = place + filled(array.nbytes)
+        return begin
 
     def free_bytes(self) -> int:
         """Return how many bytes no block has."""

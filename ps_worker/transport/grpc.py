@@ -55,6 +55,9 @@ class GrpcTransport:
             raise from_call(error, peer=peer, address=address, after_s=time.monotonic() - started_s) from None
         return reader.value()
 
+    def lend(self, nbytes: int) -> None:
+        """Lend nothing: messages are made of what is sent, wherever it lies."""
+
     def close(self) -> None:
         """Close the channels; calls that are under way end as ClientClosed. A forked child leaves its parent's alone."""
         if _grpc_pid not in (None, os.getpid()):

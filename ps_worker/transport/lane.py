@@ -66,7 +66,7 @@ class Lane:
         self._calls = 0
         self._timeout_s = 0.0
         self._deadline_s = 0.0
-        self._lent: tuple[Block | None, Block | None] = (None, None)  # what the server may look at, or write to
+        self._lent: tuple[Sequence[Array], Block | None] = (), None  # what the server may look at, and what it may write to
         self._greet(token, timeout_s)
 
     def call(self, body: Any, timeout_s: float, peer: str, room_bytes: int) -> Any:
@@ -78,24 +78,23 @@ class Lane:
         self._calls += 1
         message, arrays = message_of(body)
         nbytes = filled_bytes(arrays)
-        arena, block, room = self._arena, None, None
-        if arena is not None:
-            block = arena.allocate(nbytes) if nbytes >= ARENA_BYTES_MIN else None
-            room = arena.allocate(room_bytes) if room_bytes >= ARENA_BYTES_MIN else None
-            self._lent = block, room
+        begin, room = None, None
+        if self._arena is not None:
+            begin = self._lay(arrays, nbytes, self._arena) if nbytes >= ARENA_BYTES_MIN else None
+            room = self._arena.allocate(room_bytes) if room_bytes >= ARENA_BYTES_MIN else None
+            self._lent = self._lent[0], room
         head = Head(
             REQUEST,
             METHOD_NUMBERS[type(body)],
             self._calls,
             len(message),
-            IN_FRAME if block is None else IN_ARENA,
+            IN_FRAME if begin is None else IN_ARENA,
             nbytes,
-            0 if block is None else block.begin,
+            begin or 0,
             0 if room is None else room.begin,
             0 if room is None else room.nbytes,
         )
-        if block is not None:
-            _lay(arrays, block)
+        if begin is not None:
             arrays = []
         try:
             self._send([begin_of(head, message), *pieces_of(arrays)])
@@ -124,7 +123,7 @@ class Lane:
     @property
     def has_lent(self) -> bool:
         """Whether a call that did not end has lent the server memory."""
-        return self._lent != (None, None)
+        return bool(self._lent[0]) or self._lent[1] is not None
 
     def interrupt(self) -> None:
         """End what is under way in another thread."""
@@ -133,7 +132,7 @@ class Lane:
 
     def close(self) -> None:
         """Close the socket, of a connection that no call uses."""
-        self._lent = None, None
+        self._lent = (), None
         self._socket.close()
 
     # --- the hello ---------------------------------------------------------------------------------------------------------------
@@ -167,6 +166,17 @@ class Lane:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
+    def _lay(self, arrays: Sequence[Array], nbytes: int, arena: Arena) -> int | None:
+        """Return where in the arena the arrays begin, which is where they lie already or where they are copied to; None: it is full."""
+        begin = arena.place_of(arrays)
+        if begin is None:
+            block = arena.allocate(nbytes)
+            if block is None:
+                return None
+            begin, arrays = block.begin, _copied(arrays, block)
+        self._lent = arrays, None
+        return begin
+
     def _send(self, pieces: list[Any]) -> None:
         while pieces:
             try:
@@ -183,7 +193,7 @@ class Lane:
         head, message, rest = self._read_begin()
         if head.kind not in (REPLY, ERROR) or (head.kind == REPLY and head.call != self._calls):
             raise LaneBroken(f"it answers call {self._calls} with a frame of kind {head.kind} and call {head.call}")
-        self._lent = None, None  # who has answered is done with it
+        self._lent = (), None  # who has answered is done with it
         if head.kind == ERROR:
             raise _error_of(message, peer)
         try:
@@ -270,12 +280,14 @@ class _Placer:
         return array
 
 
-def _lay(arrays: Sequence[Array], block: Block) -> None:
-    """Copy arrays to a block, one behind the other."""
-    offset = 0
+def _copied(arrays: Sequence[Array], block: Block) -> list[Array]:
+    """Return copies of the arrays in a block, one behind the other."""
+    copies, offset = [], 0
     for array in arrays:
-        block.array(offset, array.shape, array.dtype)[...] = array
+        copies.append(block.array(offset, array.shape, array.dtype))
+        copies[-1][...] = array
         offset += filled(array.nbytes)
+    return copies
 
 
 def _advance(buffers: list[Any], nbytes: int) -> None:

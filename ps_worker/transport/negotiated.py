@@ -11,6 +11,9 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ps_proto.address import split_address
 from ps_proto.errors import ClientClosed, InvalidRequest, Unreachable
 from ps_proto.frames import METHOD_NUMBERS, VERSION
@@ -19,7 +22,7 @@ from ps_proto.requests import LaneOffered, OpenLane
 from ps_worker.transport.arena import Arena
 from ps_worker.transport.choice import ARENA, AUTO, GRPC, LANES, TCP
 from ps_worker.transport.grpc import GrpcTransport
-from ps_worker.transport.lane import LaneBroken, LaneRefused, LaneTimedOut
+from ps_worker.transport.lane import ARENA_BYTES_MIN, LaneBroken, LaneRefused, LaneTimedOut
 from ps_worker.transport.lane_registry import LaneRegistry
 from ps_worker.transport.lanes import Lanes
 
@@ -90,6 +93,14 @@ class NegotiatedTransport:
         if self._breaks:
             self._breaks.pop((address, lanes.kind), None)
         return reply
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Return a place of the arena where some server shares one, for what is too large to travel in the frame; else None."""
+        arena = self._arena
+        if arena is None or nbytes < ARENA_BYTES_MIN or os.getpid() != self._pid:
+            return None
+        block = arena.find(nbytes)
+        return None if block is None else block.array(0, (nbytes,), np.dtype(np.uint8))
 
     def close(self) -> None:
         """Close every connection; calls that are under way end as ClientClosed. A forked child leaves its parent's alone."""

@@ -32,6 +32,7 @@ from ps_proto.methods import METHODS
 from ps_proto.requests import Done, Fence, GetStats, InstallMap, JoinJob, Pull, Pulled, Push, Stats, TableIds, TableRows
 from ps_proto.status import from_detail
 from ps_server.events import Asked, Dropped, Effect, Refuse, Reply
+from ps_worker.laying import rooms
 from ps_worker.transport.choice import ARENA, AUTO, LANES, TCP, UNIX
 from ps_worker.transport.lanes import IDLE_MAX
 from ps_worker.transport.negotiated import NegotiatedTransport
@@ -347,6 +348,32 @@ def test_ids_in_a_request_are_the_cores_own_and_rows_are_borrowed(served: Served
     assert same(second.body, other)
     assert same(first.body.tables[0].rows, other.tables[0].rows), "the place was used again once the first was answered"
     assert first.body.tables[0].rows.ctypes.data % 64 == 0
+
+
+def test_a_push_that_lies_in_lent_memory_is_sent_from_there(served: ServedLanes, by_arena: NegotiatedTransport) -> None:
+    assert by_arena.lend(1 << 16) is None, "no server shares it yet"
+    served.core.reply(Push, Done(1))
+    by_arena.call(served.address, PUSH, TIMEOUT_S)
+    assert by_arena.lend(100) is None, "so little travels in the frame"
+    assert by_arena.lend(2 * ARENA_BYTES) is None
+    assert by_arena.times_arena_full == 0, "it may yet be sent in the frame"
+    room = rooms([(part.ids.size, part.rows.shape[1]) for part in PUSH.tables], by_arena.lend)
+    assert room is not None
+    for (ids, rows), part in zip(room, PUSH.tables, strict=True):
+        ids[:], rows[:] = part.ids, part.rows
+    laid = Push(FENCE, 2, tuple([TableRows(part.table, *its) for its, part in zip(room, PUSH.tables, strict=True)]))
+    assert by_arena._arena is not None
+    free_bytes: list[int] = []
+
+    def take(asked: Asked) -> list[Effect]:
+        free_bytes.append(by_arena._arena.free_bytes() if by_arena._arena else 0)
+        assert same(asked.body, laid)
+        return [Reply(asked.request, Done(1))]
+
+    served.core.scripts[Push] = take
+    before = by_arena._arena.free_bytes()
+    by_arena.call(served.address, laid, TIMEOUT_S)
+    assert free_bytes == [before], "it takes no other place"
 
 
 def test_what_is_held_is_never_written_over_and_what_is_let_go_comes_back() -> None:

@@ -37,7 +37,7 @@ class FinishesEarly(Worker):
 
     def __init__(self, coordinator: str, world: World, patience: Patience | None = None) -> None:
         super().__init__(coordinator, world, patience)
-        self._writer = FinishesFirst(self._view, self._peers, self._tables, self._steps)
+        self._writer = FinishesFirst(self._view, self._peers, self._tables, self._steps, world.lend)
 
 
 class ServerWindow(Window):
