@@ -26,7 +26,7 @@ from ps_worker.asking import Operation, Patience, World
 from ps_worker.protocol.merged import Merged
 from ps_worker.protocol.worker import Worker
 from ps_worker.router import Wanted, route
-from sharding.finite import all_finite
+from sharding.finite import all_finite, copy_finite
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 from sharding.shard_map import Server, ShardMap
 
@@ -104,6 +104,7 @@ class Steps:
         table, window, seq = self.shard.tables[SPEC.name], Window(), iter(range(1, 1 << 30))
         salt, owned = table_salt(SPEC.name), self.shard.membership
         gradients: Rows = np.ones((self.count, SPEC.dim), np.float32)
+        target = np.zeros_like(gradients)
         worker, parameters = worker_of(self.shard), SPEC.optimizer.parameters()
         pulled = answer(self.shard, Pull(FENCE, (TableIds(SPEC.name, self.draw()),)))
         buckets = buckets_of(salt, self.draw())
@@ -127,6 +128,7 @@ class Steps:
         self.time("client, push: merge and check", lambda given: Merged.of(SPEC.name, given, gradients, repeats=True).checked())
         self.time("  take each id once", lambda given: Wanted.to_write(SPEC.name, given))
         self.time("  all finite", lambda given: all_finite(gradients))
+        self.time("  copy where all is finite, as to an arena", lambda given: copy_finite(gradients, target))
         self.time("server, pull: a turn", lambda given: answer(self.shard, Pull(FENCE, (TableIds(SPEC.name, given),))))
         self.time("  owned", lambda given: owned.check_owned(SPEC.name, given))
         self.time("  find", table.count_absent)

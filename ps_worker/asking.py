@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ps_proto.errors import BarrierTimeout, MapBehind, NotOwner, ParameterServerError, RowsUnset, StalenessTimeout, Unreachable
-from ps_worker.laying import Lend, lends_nothing
 from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
+from ps_worker.rooms import Lend, lends_nothing
 
 BYTES_PER_S_MIN = 10e6  # the slowest link we are patient with: large requests get more time
 

@@ -1,6 +1,8 @@
 """Runs the protocol's operations over a transport: in the caller's thread, or queued in the order in which they were handed in."""
 
+import os
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
@@ -78,11 +80,20 @@ class Handle(Generic[T]):
         try:
             self._future.set_result(work())
         except BaseException as error:
+            _empty_frames(error)
             self._future.set_exception(error)
 
     def fail(self, error: BaseException) -> None:
         """End it with an error."""
         self._future.set_exception(error)
+
+
+def _empty_frames(error: BaseException) -> None:
+    """Let go of what the frames hold that an error came through: it may be kept for long, and they had arrays."""
+    chain: BaseException | None = error
+    while chain is not None:
+        traceback.clear_frames(chain.__traceback__)
+        chain = chain.__cause__ or chain.__context__
 
 
 class Driver:
@@ -135,6 +146,7 @@ class Lane:
         self._driver = driver
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"rowstead-{name}")
         self._last: Future[Any] | None = None
+        self._pid = os.getpid()
         self._handles: list[Handle[Any]] = []
 
     def run(self, operation: Operation[T]) -> T:
@@ -154,7 +166,7 @@ class Lane:
 
     def wait(self) -> None:
         """Wait until what is queued has ended, well or not: its own handle says how."""
-        if self._last is not None:
+        if self._last is not None and os.getpid() == self._pid:  # a forked child has no thread that would end it
             self._last.exception()
 
     def raise_unheard(self) -> None:

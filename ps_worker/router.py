@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
     """The ids of one table that are asked for.
 
     `inverse` int64[n]: where each of the caller's ids went among `ids`, which has each once, in order of first appearance; None: `ids` are
-    the caller's, the same array.
+    the caller's, in its order.
     """
 
     table: str

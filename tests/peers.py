@@ -27,6 +27,7 @@ from ps_proto.values import SGD, Async, Mode, Sync, TableSpec
 from ps_worker.asking import Call, Patience
 from ps_worker.protocol import Worker
 from ps_worker.retry import Backoff
+from ps_worker.rooms import Lend, lends_nothing
 from scripted import Scripted
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 from sharding.shard_map import Server, ShardMap
@@ -57,13 +58,15 @@ def shard_map(version: int = 1, servers: int = 3, **owner_of: int) -> ShardMap:
 class Peers:
     """A coordinator and servers that say yes to everything, unless `hooks` say otherwise: a hook returns an outcome or None."""
 
-    def __init__(self, mode: Mode | None, tables: tuple[TableSpec, ...] = (SYNC, ASYNC), clock: int = 0) -> None:
-        self.map = shard_map()
+    def __init__(
+        self, mode: Mode | None, tables: tuple[TableSpec, ...] = (SYNC, ASYNC), clock: int = 0, servers: int = 3, lend: Lend = lends_nothing
+    ) -> None:
+        self.map = shard_map(servers=servers)
         self.mode = mode
         self.tables = tables
         self.clock = clock
         self.hooks: list[Callable[[Call], Any]] = []
-        self.script = Scripted(self.answer)
+        self.script = Scripted(self.answer, lend=lend)
         self.worker = Worker("coordinator:1", self.script.world, PATIENCE)
 
     def answer(self, call: Call) -> Any:

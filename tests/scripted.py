@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from ps_proto.errors import ParameterServerError, Unreachable
 from ps_worker.asking import Call, Exchange, Operation, World
+from ps_worker.rooms import Lend, lends_nothing
 
 T = TypeVar("T")
 LIMIT_S = 100_000.0
@@ -28,15 +29,16 @@ class Scripted:
     """Runs operations. `answer(call)` returns the outcome of each call, a reply or an error, at once or `After` a while.
 
     calls   every call made, in order.     pauses  every pause, in seconds.     told  what `on_wait` heard.
+    `lend`: memory for what is pushed.
     """
 
-    def __init__(self, answer: Callable[[Call], Any], uniform: float = 1.0) -> None:
+    def __init__(self, answer: Callable[[Call], Any], uniform: float = 1.0, lend: Lend = lends_nothing) -> None:
         self.answer = answer
         self.now_s = 0.0
         self.calls: list[Call] = []
         self.pauses: list[float] = []
         self.told: list[ParameterServerError] = []
-        self.world = World(lambda: self.now_s, lambda: uniform, self.told.append)
+        self.world = World(lambda: self.now_s, lambda: uniform, self.told.append, lend=lend)
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation to its end; return its result or raise its error."""

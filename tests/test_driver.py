@@ -1,5 +1,7 @@
 """The driver and its lanes, over a transport that the test holds in its hand."""
 
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -127,6 +129,59 @@ def test_an_exception_in_one_operation_does_not_stop_the_lane(driver: Driver) ->
             handle.result()
     assert lane.run(exchange("b")) == ["peer-0: b"]
     lane.close()
+
+
+def test_an_error_that_is_kept_keeps_nothing_that_the_operation_held(driver: Driver) -> None:
+    class Large:
+        pass
+
+    def failing(held: Large) -> Operation[None]:
+        try:
+            (outcome,) = yield from exchange(UnknownTable("cause"))
+            raise outcome
+        except UnknownTable as error:
+            raise Unreachable("peer", "address", 1.0, "cause") from error
+
+    lane, large = Lane(driver, "test"), Large()
+    gone = weakref.ref(large)
+    handle = lane.submit(failing(large))
+    del large
+    with pytest.raises(Unreachable) as caught:
+        handle.result()
+    assert caught.value.__traceback__ is not None, "where it came from stays"
+    lane.close()
+    assert gone() is None
+
+
+def test_a_forked_child_does_not_wait_for_what_its_parent_has_queued() -> None:
+    script = """
+import os, sys, threading
+from ps_worker.asking import Call, Exchange
+from ps_worker.driver import Driver, Lane
+
+gate, parent = threading.Event(), os.getpid()
+
+class Transport:
+    def call(self, address, body, timeout_s, peer):
+        if os.getpid() == parent:
+            gate.wait()
+        return body
+
+def operation(body):
+    return (yield Exchange((Call("peer", "address", body, 1.0),)))
+
+lane = Lane(Driver(Transport()), "test")
+queued = lane.submit(operation("queued"))
+child = os.fork()
+if child == 0:
+    os._exit(0 if lane.run(operation("child")) == ["child"] else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+gate.set()
+assert queued.result() == ["queued"]
+lane.close()
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_a_lane_keeps_only_handles_that_may_have_an_error_nobody_heard(driver: Driver) -> None:

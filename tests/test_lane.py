@@ -1,14 +1,17 @@
 """One lane against a server that a test plays by hand: what is no answer breaks it, and it never waits longer than it was told."""
 
+import gc
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from ps_proto.errors import InvalidRequest, NotOwner
 from ps_proto.frames import (
@@ -28,7 +31,8 @@ from ps_proto.frames import (
 )
 from ps_proto.requests import GetStats, Pull, Pulled, Push, TableIds, TableRows
 from ps_proto.status import to_detail
-from ps_worker.transport.arena import Arena
+from ps_worker.rooms import Size, rooms
+from ps_worker.transport.arena import Arena, Block
 from ps_worker.transport.lane import Lane, LaneBroken, LaneRefused, LaneTimedOut
 from samples import FENCE
 
@@ -186,9 +190,26 @@ def test_a_refusal_that_nobody_knows_is_one_all_the_same() -> None:
         lane.call(GetStats(FENCE), TIMEOUT_S, "server-0", 0)
 
 
-@pytest.mark.parametrize("body", [PULL, PUSH], ids=["room", "block"])
-def test_what_a_call_without_an_answer_has_lent_stays_lent_until_the_server_ends(body: Any) -> None:
+def laid(body: Push, arena: Arena) -> Push:
+    """Return a push that lies in the arena, and that nobody else holds."""
+    room = rooms([Size.of(part.ids.size, part.rows) for part in body.tables], lambda nbytes: as_array(arena.allocate(nbytes)))
+    assert room is not None
+    for (ids, rows), part in zip(room, body.tables, strict=True):
+        ids[:], rows[:] = part.ids, part.rows
+    return replace(body, tables=tuple([TableRows(part.table, *its) for its, part in zip(room, body.tables, strict=True)]))
+
+
+def as_array(block: Block | None) -> NDArray[np.uint8]:
+    assert block is not None
+    return block.array(0, (block.nbytes,), np.dtype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    "body_of", [lambda arena: PULL, lambda arena: PUSH, lambda arena: laid(PUSH, arena)], ids=["room", "block", "as it lies"]
+)
+def test_what_a_call_without_an_answer_has_lent_stays_lent_until_the_server_ends(body_of: Callable[[Arena], Any]) -> None:
     arena, may_end = Arena(ARENA_BYTES), threading.Event()
+    body = body_of(arena)
 
     def say_nothing(it: socket.socket, request: Head) -> None:
         may_end.wait(TIMEOUT_S)
@@ -197,6 +218,8 @@ def test_what_a_call_without_an_answer_has_lent_stays_lent_until_the_server_ends
         with pytest.raises(LaneTimedOut):
             lane.call(body, 0.2, "server-0", 1 << 16 if body is PULL else 0)
         lane.give_up()
+        body = None
+        gc.collect()
         assert lane.has_lent
         assert not lane.has_ended()
         assert arena.free_bytes() <= ARENA_BYTES - ROWS.nbytes

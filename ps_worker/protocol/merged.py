@@ -1,4 +1,4 @@
-"""The rows of one table that are written: one for each id, repeats summed, finite (R17)."""
+"""The rows of one table that are written: one for each id, repeats summed; then checked, and laid where they are sent from (R17)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import numpy as np
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids, Rows
-from ps_worker.laying import Lend, rooms
+from ps_worker.rooms import Lend, Size, rooms
 from ps_worker.router import Wanted
 from sharding.finite import all_finite, copy_finite
 from sharding.partition import sum_repeats
@@ -24,7 +24,10 @@ class Merged:
 
     @classmethod
     def of(cls, table: str, ids: Ids, given: Rows, repeats: bool) -> "Merged":
-        """Sum what ids uint64[n] are given in float32[n, width], in the caller's order; InvalidRequest for repeats unless `repeats`."""
+        """Sum what ids uint64[n] are given in float32[n, width], in the caller's order; InvalidRequest for repeats unless `repeats`.
+
+        It is not checked yet: `checked` and `lay` do that.
+        """
         wanted = Wanted.to_write(table, ids)
         if wanted.inverse is None:
             return cls(wanted, given)
@@ -60,7 +63,7 @@ class Merged:
 
 def lay(merged: Sequence[Merged], lend: Lend) -> tuple[Merged, ...]:
     """Return it in memory that is lent, where there is some, once all of it is finite; else InvalidRequest names the table."""
-    room = rooms([(item.wanted.ids.size, item.rows.shape[1]) for item in merged], lend)
+    room = rooms([Size.of(item.wanted.ids.size, item.rows) for item in merged], lend)
     if room is None:
         return tuple([item.checked() for item in merged])
     return tuple([item.laid(*its) for item, its in zip(merged, room, strict=True)])

@@ -5,11 +5,10 @@ from dataclasses import dataclass, replace
 
 from ps_proto.requests import ColumnLayout, TableRows
 from ps_proto.values import TableSpec
-from ps_worker.laying import Lend, rooms
 from ps_worker.protocol.merged import Merged
+from ps_worker.rooms import Lend, Size, rooms
 from ps_worker.router import Part, Wanted
 from sharding.partition import gather_rows, gather_rows_to
-from sharding.wire_format import FLOAT32, format_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +40,22 @@ class Named:
         return replace(self, merged=tuple([item.encoded(specs[item.wanted.table].wire) for item in self.merged]))
 
     def rows_of(self, parts: Sequence[Part], lend: Lend) -> tuple[TableRows, ...]:
-        """Return what one server gets of it: gathered into memory that is lent, where there is some."""
+        """Return what one server gets of it: as it lies where it gets all of it, else gathered into memory that is lent, if some is."""
+        merged = [self.merged[part.position] for part in parts]
         room = None
-        if all([part.order is not None and format_of(self.merged[part.position].rows) is FLOAT32 for part in parts]):
-            room = rooms([(part.ids.size, self.merged[part.position].rows.shape[1]) for part in parts], lend)
+        if any([part.order is not None for part in parts]):
+            room = rooms([Size.of(part.ids.size, item.rows) for part, item in zip(parts, merged, strict=True)], lend)
         tables = []
-        for place, part in enumerate(parts):
-            item, ids = self.merged[part.position], part.ids
-            if part.order is None:
-                rows = item.rows
-            elif room is None:
-                rows = gather_rows(item.rows, part.order)
+        for place, (part, item) in enumerate(zip(parts, merged, strict=True)):
+            if room is None:
+                ids, rows = part.ids, item.rows if part.order is None else gather_rows(item.rows, part.order)
             else:
                 ids, rows = room[place]
                 ids[:] = part.ids
-                gather_rows_to(item.rows, part.order, rows)
+                if part.order is None:
+                    rows[:] = item.rows
+                else:
+                    gather_rows_to(item.rows, part.order, rows)
             tables.append(TableRows(item.wanted.table, ids, rows))
         return tuple(tables)
 

@@ -6,7 +6,6 @@ from typing import Any
 from ps_proto.errors import ParameterServerError, PushPartlyTaken, StaleIncarnation, UnfinishedPush
 from ps_proto.requests import Assign, ClearTable, ColumnLayout, Ids, Push, Rows
 from ps_worker.asking import Operation
-from ps_worker.laying import Lend, lends_nothing
 from ps_worker.protocol.merged import Merged, lay
 from ps_worker.protocol.named import Named
 from ps_worker.protocol.peers import Peers
@@ -14,6 +13,7 @@ from ps_worker.protocol.steps import Steps
 from ps_worker.protocol.tables import Tables
 from ps_worker.protocol.view import View
 from ps_worker.retry import is_refusal
+from ps_worker.rooms import Lend, lends_nothing
 from ps_worker.router import Part, route
 from sharding.wire_format import FLOAT32
 
@@ -33,14 +33,14 @@ class Writer:
     def push(self, tables: Sequence[tuple[str, Ids, Rows]]) -> Operation[None]:
         """Push gradients, float32[n, dim] for ids uint64[n], repeats summed in the caller's order."""
         self._view.check_ranked("push")
-        merged = self._laid([Merged.of(table, ids, rows, repeats=True) for table, ids, rows in tables])
+        merged = self._laid([Merged.of(table, ids, rows, repeats=True) for table, ids, rows in tables], is_push=True)
         clock, seq = self._steps.take_name(is_push=True)
         return self._send(Named(clock, seq, merged))
 
     def assign(self, tables: Sequence[tuple[str, Ids, Rows]], only_absent: bool) -> Operation[None]:
         """Set rows; ids must not repeat. `only_absent`: rows that exist stay."""
         self._view.check_ranked("assign rows")
-        merged = self._laid([Merged.of(table, ids, rows, repeats=False) for table, ids, rows in tables])
+        merged = self._laid([Merged.of(table, ids, rows, repeats=False) for table, ids, rows in tables], is_push=False)
         clock, seq = self._steps.take_name(is_push=False)
         return self._send(Named(clock, seq, merged, assign=True, only_absent=only_absent))
 
@@ -67,14 +67,15 @@ class Writer:
         if self._unacknowledged is not None:
             raise UnfinishedPush(self._unacknowledged.clock, self._unacknowledged.seq)
 
-    def _laid(self, merged: Sequence[Merged]) -> tuple[Merged, ...]:
-        """Check what is given (R17), and lay it where it is sent from: here if one server gets all of it as it is, else as it is split."""
-        travels_as_it_is = len(self._view.map.servers) == 1 and all([self._wire(item) == FLOAT32.name for item in merged])
+    def _laid(self, merged: Sequence[Merged], is_push: bool) -> tuple[Merged, ...]:
+        """Check what is given (R17), and lay it where it is sent from, if one server gets all of it as it is."""
+        travels_as_it_is = len(self._view.map.servers) == 1 and not (is_push and any([self._is_compressed(item) for item in merged]))
         return lay(merged, self._lend if travels_as_it_is else lends_nothing)
 
-    def _wire(self, item: Merged) -> str | None:
+    def _is_compressed(self, item: Merged) -> bool:
+        """Return whether gradients of the table travel in another form, or may, since its spec is not known yet."""
         spec = self._view.tables.get(item.wanted.table)
-        return None if spec is None else spec.wire
+        return spec is None or spec.wire != FLOAT32.name
 
     def _send(self, named: Named) -> Operation[None]:
         """Send each owner its part until all have acknowledged. One unacknowledged push per rank; it keeps its name (R2, R14)."""

@@ -1,7 +1,7 @@
 """A worker's shared memory: a server on the same host reads gradients there and writes rows there. Results are views of it.
 
-A block of it is used by one call, then by the views that came of it, and is free again once nothing refers to it any more. So what
-somebody holds is never written over. The lowest places are given out first: those are the ones that have been touched.
+A block of it is used by a call, or by a push and all its attempts, then by the views that came of it, and is free again once nothing refers
+to it any more. So what somebody holds is never written over. The lowest places are given out first: those have been touched.
 """
 
 import ctypes
@@ -101,7 +101,7 @@ class Arena:
         return None
 
     def place_of(self, arrays: Sequence[NDArray[Any]]) -> int | None:
-        """Return where arrays begin that lie here one behind another as a frame has them, each filled up to 64 bytes; else None."""
+        """Return where arrays of one block begin that lie one behind another as a frame has them, each filled up to 64 bytes; else None."""
         begin = end = None
         for array in arrays:
             if not array.nbytes:
@@ -157,6 +157,14 @@ class Arena:
         """Return [begin, end) of the places that are not free."""
         edges = [0, *[edge for begin in self._begins for edge in (begin, begin + self._sizes[begin])], self.nbytes]
         return [(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True) if begin < end]
+
+
+def _owner_of(array: NDArray[Any]) -> object:
+    """Return what owns an array's memory: of the arrays of a block, that block."""
+    owner: object = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner
 
 
 def _map_private_memory(address: int, nbytes: int) -> None:

@@ -95,9 +95,12 @@ class NegotiatedTransport:
         return reply
 
     def lend(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return a place of the arena where some server shares one, for what is too large to travel in the frame; else None."""
+        """Return a place of the arena where some server shares one, for what is too large to travel in the frame; else None.
+
+        Half of the arena stays for rows that are pulled, however many pushes are queued.
+        """
         arena = self._arena
-        if arena is None or nbytes < ARENA_BYTES_MIN or os.getpid() != self._pid:
+        if arena is None or nbytes < ARENA_BYTES_MIN or os.getpid() != self._pid or arena.free_bytes() - nbytes < arena.nbytes // 2:
             return None
         block = arena.find(nbytes)
         return None if block is None else block.array(0, (nbytes,), np.dtype(np.uint8))
