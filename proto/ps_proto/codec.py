@@ -201,7 +201,7 @@ def _converter(hint: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     if get_origin(hint) is tuple:
         encode_one, decode_one = _converter(get_args(hint)[0])
         return lambda values: [encode_one(value) for value in values], lambda wire: tuple(decode_one(item) for item in wire)
-    if hint == dict[str, dict[str, float]]:
+    if hint in (dict[str, dict[str, float]], dict[int, dict[str, float]]):
         return _encode_numbers, lambda wire: {name: dict(item.numbers) for name, item in wire.items()}
     if get_origin(hint) is dict:
         return dict, dict
@@ -223,8 +223,8 @@ def _decode_setting(what: str, from_wire: Callable[[str, dict[str, float]], Sett
     return from_wire(message.kind, dict(message.parameters))
 
 
-def _encode_numbers(tables: dict[str, dict[str, float]]) -> dict[str, Message]:
-    return {name: build(parameter_server_pb2.Numbers, name, {"numbers": numbers}) for name, numbers in tables.items()}
+def _encode_numbers(parts: dict[Any, dict[str, float]]) -> dict[Any, Message]:
+    return {name: build(parameter_server_pb2.Numbers, str(name), {"numbers": numbers}) for name, numbers in parts.items()}
 
 
 def _decode_owners(data: bytes) -> NDArray[np.int32]:

@@ -243,7 +243,7 @@ class Numbers(_message.Message):
     def __init__(self, numbers: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Stats(_message.Message):
-    __slots__ = ("server", "tables")
+    __slots__ = ("server", "tables", "ranks")
     class ServerEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -258,11 +258,20 @@ class Stats(_message.Message):
         key: str
         value: Numbers
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Numbers, _Mapping]] = ...) -> None: ...
+    class RanksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Numbers
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Numbers, _Mapping]] = ...) -> None: ...
     SERVER_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     server: _containers.ScalarMap[str, float]
     tables: _containers.MessageMap[str, Numbers]
-    def __init__(self, server: _Optional[_Mapping[str, float]] = ..., tables: _Optional[_Mapping[str, Numbers]] = ...) -> None: ...
+    ranks: _containers.MessageMap[int, Numbers]
+    def __init__(self, server: _Optional[_Mapping[str, float]] = ..., tables: _Optional[_Mapping[str, Numbers]] = ..., ranks: _Optional[_Mapping[int, Numbers]] = ...) -> None: ...
 
 class InstallMap(_message.Message):
     __slots__ = ("shard_map",)

@@ -219,10 +219,11 @@ class GetStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Numbers of one server, and of each of its tables, by name."""
+    """Numbers of one server, of each of its tables by name, and of each rank that it has answered: how long that took."""
 
     server: dict[str, float]
     tables: dict[str, dict[str, float]]
+    ranks: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
