@@ -9,6 +9,7 @@
     local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints
     keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
     prefetch/         reading ahead of the training: rows that travel while the batch before computes
+    profiling/        where a step's time goes: ps.profile
     session.py        init and the session: a training script's place in its job, which place.py reads from the environment
     launch/           `rowstead launch` and `ps-worker`; cli/ the command `rowstead`
 
@@ -99,6 +100,8 @@ if TYPE_CHECKING:
     from ps_worker.local_cluster import LocalCluster, local_cluster
     from ps_worker.optim.clipping import clip_grad_norm_ as clip_grad_norm_
     from ps_worker.prefetch import prefetch as prefetch
+    from ps_worker.profiling.profile import Profile as Profile
+    from ps_worker.profiling.profile import profile as profile
     from ps_worker.records import Records
     from ps_worker.session import Session, init
     from ps_worker.session import current_session as session
@@ -108,6 +111,7 @@ _HOMES = {
     "Client": "ps_worker.client",
     "Handle": "ps_worker.driver",
     "LocalCluster": "ps_worker.local_cluster",
+    "Profile": "ps_worker.profiling.profile",
     "Records": "ps_worker.records",
     "Session": "ps_worker.session",
     "Stats": "ps_proto.requests",
@@ -117,6 +121,7 @@ _HOMES = {
     "load": "ps_worker.keeping.loading",
     "local_cluster": "ps_worker.local_cluster",
     "prefetch": "ps_worker.prefetch",
+    "profile": "ps_worker.profiling.profile",
     "save": "ps_worker.keeping.saving",
     "session": "ps_worker.session:current_session",
     "to_torch": "ps_worker.keeping.serving",

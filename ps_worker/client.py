@@ -92,6 +92,11 @@ class Client:
         """What carries its calls. That of `connect` says in `kinds` how each server is reached, and in `times_arena_full` how often not."""
         return self._connection.transport
 
+    @property
+    def connection(self) -> Connection:
+        """Its threads and its transport, for those who look at how they do."""
+        return self._connection
+
     # --- tables ------------------------------------------------------------------------------------------------------------------
 
     def create_table(self, spec: TableSpec) -> TableSpec:

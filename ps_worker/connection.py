@@ -28,19 +28,19 @@ class Connection:
         world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait, Lock(), transport.lend)
         self.worker = Worker(address, world, patience)
         self.is_closed = False
-        self._driver = Driver(transport)
-        self.pulls, self.pushes, self.barriers = [Lane(self._driver, name) for name in ("pull", "push", "barrier")]
+        self.driver = Driver(transport)
+        self.pulls, self.pushes, self.barriers = [Lane(self.driver, name) for name in ("pull", "push", "barrier")]
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # not of a method of ours: a client that is let go of must go at once
         disconnect_at_exit(self)
 
     @property
     def transport(self) -> Transport:
         """What carries the calls."""
-        return self._driver.transport
+        return self.driver.transport
 
     def run(self, operation: Operation[T]) -> T:
         """Run it in the caller's thread, whatever is queued."""
-        return self._driver.run(operation)
+        return self.driver.run(operation)
 
     def check_open(self, action: str) -> None:
         """Raise ClientClosed after `disconnect`."""
@@ -62,11 +62,11 @@ class Connection:
         """End what is under way, all threads and all connections; a second time does nothing."""
         self.is_closed = True
         self.later_pulls.fail(ClientClosed("pull for a step that it does not reach"))
-        self._driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
+        self.driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
         self.pulls.close()
         self.pushes.close()
         self.barriers.close()
-        self._driver.close()
+        self.driver.close()
 
 
 def _log_wait(error: ParameterServerError) -> None:

@@ -5,6 +5,7 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -35,7 +36,9 @@ class Transport(Protocol):
 
 
 class Handle(Generic[T]):
-    """What becomes of an operation that was queued."""
+    """What becomes of an operation that was queued. `waiting`: entered for as long as somebody waits for its result."""
+
+    waiting: AbstractContextManager[object] = nullcontext()
 
     def __init__(self, future: "Future[T]") -> None:
         self._future = future
@@ -44,7 +47,8 @@ class Handle(Generic[T]):
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the result and return it, or raise the error it ended in; TimeoutError after `timeout_s`."""
         try:
-            return self._future.result(timeout_s)
+            with self.waiting:
+                return self._future.result(timeout_s)
         finally:
             self._is_heard = self._future.done()
 
@@ -110,7 +114,7 @@ class Driver:
             while True:
                 effect = operation.send(outcome)
                 if isinstance(effect, Exchange):
-                    outcome = self._exchange(effect.calls)
+                    outcome = self.exchange(effect.calls)
                 else:
                     time.sleep(effect.seconds)
                     outcome = None
@@ -120,14 +124,16 @@ class Driver:
         finally:
             operation.close()  # after a Ctrl-C it puts its affairs in order now, not when the traceback is let go
 
-    def _exchange(self, calls: tuple[Call, ...]) -> list[Any]:
+    def exchange(self, calls: tuple[Call, ...]) -> list[Any]:
+        """Make these calls at once; return their outcomes, in their order."""
         if len(calls) == 1:
-            return [self._call(calls[0])]
-        others = [self._calls.submit(self._call, call) for call in calls[1:]]
-        first = [self._call(call) for call in calls[:1]]
+            return [self.call(calls[0])]
+        others = [self._calls.submit(self.call, call) for call in calls[1:]]
+        first = [self.call(call) for call in calls[:1]]
         return first + [other.result() for other in others]
 
-    def _call(self, call: Call) -> Any:
+    def call(self, call: Call) -> Any:
+        """Make one call; return its reply, or the error that stands for its lack."""
         try:
             return self.transport.call(call.address, call.body, call.timeout_s, call.peer)
         except ParameterServerError as error:

@@ -21,6 +21,7 @@ from ps_proto.methods import Reader, to_bytes
 from ps_proto.requests import RegisterServer
 from ps_proto.values import Mode
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.edge.timed_core import TimedCore
 from ps_server.events import Answered, Asked, Core, Dropped, Event, Refuse, Reply, Tell, Ticked
 from ps_server.shard.shard import Shard
 from ps_worker.asking import Patience
@@ -77,7 +78,9 @@ class InProcess:
         self._requests = 0
         self.coordinator = CoordinatorCore(self.servers)
         self.shards = {f"server-{index}": Shard(f"server-{index}", self.rows_max) for index in range(self.servers)}
-        self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {f"{name}:0": shard for name, shard in self.shards.items()}
+        self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {
+            f"{name}:0": TimedCore(shard) for name, shard in self.shards.items()
+        }
         for name in self.shards:
             self.ask(COORDINATOR, RegisterServer(name, f"{name}:0"), 1.0, "the coordinator", lambda: False)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ps_worker.profiling.stopwatch import POOL, POOL_BACK, span
 from sharding.kernel import kernel
 from sharding.partition import Indexes
 
@@ -47,8 +48,9 @@ class _PoolSideBySide(torch.autograd.Function):
     def forward(ctx: Any, placed: Sequence[Placed], batch: int, width: int, is_mean: bool, *leaves: Tensor) -> Tensor:
         ctx.placed, ctx.is_mean, ctx.shapes = placed, is_mean, [leaf.shape for leaf in leaves]
         out = np.empty((batch, width), np.float32)
-        for bags, leaf in zip(placed, leaves, strict=True):
-            _pool(leaf.detach().numpy(), bags.inverse, bags.offsets, bags.columns, is_mean, out)
+        with span(POOL):
+            for bags, leaf in zip(placed, leaves, strict=True):
+                _pool(leaf.detach().numpy(), bags.inverse, bags.offsets, bags.columns, is_mean, out)
         return torch.from_numpy(out)
 
     @staticmethod
@@ -56,10 +58,11 @@ class _PoolSideBySide(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_out = gradient.contiguous().numpy()
         gradients = []
-        for bags, shape in zip(ctx.placed, ctx.shapes, strict=True):
-            of_leaf = np.zeros(shape, np.float32)
-            _spread(of_out, bags.inverse, bags.offsets, bags.columns, ctx.is_mean, of_leaf)
-            gradients.append(torch.from_numpy(of_leaf))
+        with span(POOL_BACK):
+            for bags, shape in zip(ctx.placed, ctx.shapes, strict=True):
+                of_leaf = np.zeros(shape, np.float32)
+                _spread(of_out, bags.inverse, bags.offsets, bags.columns, ctx.is_mean, of_leaf)
+                gradients.append(torch.from_numpy(of_leaf))
         return None, None, None, None, *gradients
 
 

@@ -13,6 +13,7 @@ from ps_proto.requests import Ids, Rows
 from ps_worker.nn.compiling import not_compiled
 from ps_worker.nn.state import RowsElsewhere
 from ps_worker.nn.table import RowTable
+from ps_worker.profiling.stopwatch import PLACE, PLAN, span
 from sharding.partition import Indexes, deduplicate
 
 if TYPE_CHECKING:
@@ -132,12 +133,14 @@ class RowModule(RowsElsewhere):
         if ahead is not None:
             plan, rows = ahead.plan, ahead.rows.result()
         else:
-            plan = self.plan(*inputs)
+            with span(PLAN):
+                plan = self.plan(*inputs)
             asked = plan.wanted()
             rows = next(iter(self._tables.values())).client.pull(asked) if any(ids.size for ids in asked.values()) else {}
         none = {lookup.table.name: np.empty((0, lookup.table.dim), np.float32) for lookup in plan.lookups if lookup.table.name not in rows}
         rows = {**rows, **none}
-        return plan, [lookup.table.leaf(lookup.ids, rows[lookup.table.name], self._place, self.is_frozen) for lookup in plan.lookups]
+        with span(PLACE):
+            return plan, [lookup.table.leaf(lookup.ids, rows[lookup.table.name], self._place, self.is_frozen) for lookup in plan.lookups]
 
     def expect(self, ahead: Ahead) -> None:
         """Use these rows in the forward of those inputs."""

@@ -17,6 +17,7 @@ from ps_proto.values import Assigned, Mode, Optimizer, TableSpec
 from ps_worker.client import Client
 from ps_worker.nn.reading import RowsToCome
 from ps_worker.nn.table import moved
+from ps_worker.profiling.stopwatch import PLACE, span
 
 BLOCK = 512  # floats: 2 KiB, so that a model of a few thousand numbers is spread over several servers too
 
@@ -126,6 +127,7 @@ def fetch(dense: Sequence[DenseBlocks], client: Client) -> None:
     asked = {blocks.name: blocks.ids for blocks in old if blocks.name not in rows}
     if asked:
         rows |= client.pull(asked)
-    for blocks in old:
-        blocks.load(rows[blocks.name])
-        blocks.turn = client.turn
+    with span(PLACE):
+        for blocks in old:
+            blocks.load(rows[blocks.name])
+            blocks.turn = client.turn

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ps_proto.errors import InvalidRequest, PushPartlyTaken
+from ps_proto.requests import Ids, Rows
 from ps_proto.values import Adagrad, Adam, Mode
 from ps_worker.client import Client
 from ps_worker.nn.compiling import not_compiled
@@ -19,6 +20,7 @@ from ps_worker.optim.dense import DenseBlocks, fetch
 from ps_worker.optim.fetching import FetchFirst, check_whole, fetching_hooks
 from ps_worker.optim.gradients import gradients
 from ps_worker.optim.in_flight import StepInFlight, check_may_overlap
+from ps_worker.profiling.stopwatch import GRADIENTS, span
 from ps_worker.session import current_session
 
 _DENSE, _SPARSE = Adam(), Adagrad()
@@ -173,8 +175,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         pushes = {}
         if not self._has_inf():
             self._tell_hyperparameters()
-            self._check_gradients()
-            pushes = gradients(self.tables.values(), self.dense, self._unscaling())
+            pushes = self._gradients()
         self._in_flight.take_off(pushes)
         for table in self.tables.values():
             table.leaves.mark_pushed()
@@ -199,9 +200,14 @@ class ServerOptimizer(torch.optim.Optimizer):
                 )
                 raise InvalidRequest("dense gradients", got, want)
 
-    def _push(self) -> None:
+    def _gradients(self) -> dict[str, tuple[Ids, Rows]]:
+        """Return what to push, by table."""
         self._check_gradients()
-        pushes = gradients(self.tables.values(), self.dense, self._unscaling())
+        with span(GRADIENTS):
+            return gradients(self.tables.values(), self.dense, self._unscaling())
+
+    def _push(self) -> None:
+        pushes = self._gradients()
         try:
             if pushes:
                 self.client.push(pushes)

@@ -14,6 +14,7 @@ from ps_worker.client import Client
 from ps_worker.driver import Handle
 from ps_worker.nn.reading import Ahead, Plan, RowModule, Versions, versions_of
 from ps_worker.optim.dense import DenseBlocks
+from ps_worker.profiling.stopwatch import PLAN, span
 from sharding.arrays import aligned_rows
 
 
@@ -30,7 +31,8 @@ class Planned:
     def of(cls, module: RowModule, given: Any, moved: Any) -> "Planned":
         """Plan the forward of `given`, a tensor, a dict or a tuple of arguments; `moved` is the same where the forward will find it."""
         inputs = arguments(module, moved)
-        return cls(module, inputs, versions_of(inputs), module.plan(*arguments(module, given)))
+        with span(PLAN):
+            return cls(module, inputs, versions_of(inputs), module.plan(*arguments(module, given)))
 
 
 def arguments(module: RowModule, given: Any) -> tuple[Any, ...]:

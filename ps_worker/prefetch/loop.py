@@ -29,6 +29,7 @@ from ps_worker.nn.reading import RowModule
 from ps_worker.prefetch.device import moved
 from ps_worker.prefetch.ending import Ending, OwnEnd, end_with_shortest
 from ps_worker.prefetch.fetch import Fetch, Planned, client_of
+from ps_worker.profiling.stopwatch import LOAD, span
 from ps_worker.session import current_session
 
 B = TypeVar("B")
@@ -168,7 +169,8 @@ class _Pass(Generic[B]):
             if limit is not None and self._taken + len(self._queue) >= limit:
                 return
             try:
-                batch = next(self._source)
+                with span(LOAD):
+                    batch = next(self._source)
             except StopIteration:
                 self._is_read_out = True
                 return
