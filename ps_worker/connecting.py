@@ -11,6 +11,7 @@ from ps_proto.values import Mode
 from ps_worker.asking import Patience
 from ps_worker.client import Client
 from ps_worker.inputs import as_whole
+from ps_worker.profiling.at_close import is_profile_wanted, profile_until_closed
 from ps_worker.transport.choice import find_transport
 from ps_worker.transport.negotiated import NegotiatedTransport
 
@@ -37,6 +38,8 @@ def connect(
     part_size_bytes is the most array bytes in one message of gRPC. `transport` says how rows travel: "arena", "unix", "tcp" or "grpc", or
     "auto", the first of them that can be had with each server; without it, ROWSTEAD_TRANSPORT says so.
 
+    With ROWSTEAD_PROFILE=1 in the environment, a worker prints where its time went when it closes: docs/performance.md.
+
     Plugins, as ps_proto/plugins.py finds them, are imported first. Raises Unreachable, Recovering (servers are missing), JobMismatch,
     PluginFailed, InvalidRequest.
     """
@@ -51,6 +54,10 @@ def connect(
         missing = "world_size" if world_size is None else "rank"
         raise InvalidRequest(missing, "missing", "given together: rank and world_size for a worker, neither for an observer")
     choice = find_transport(transport, os.environ)
+    is_profiled = is_profile_wanted(os.environ)
     load_plugins(os.environ)
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
-    return Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode)
+    client = Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode)
+    if is_profiled and rank is not None:
+        profile_until_closed(client)
+    return client

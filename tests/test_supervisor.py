@@ -46,3 +46,9 @@ def test_workers_are_told_how_rows_travel() -> None:
     assert worker_environment(PLAN, "a:1", 0, {})["ROWSTEAD_TRANSPORT"] == "auto"
     plan = replace(PLAN, transport="tcp")
     assert worker_environment(plan, "a:1", 0, {"ROWSTEAD_TRANSPORT": "unix"})["ROWSTEAD_TRANSPORT"] == "tcp"
+
+
+def test_workers_are_told_to_say_where_their_time_went() -> None:
+    assert "ROWSTEAD_PROFILE" not in worker_environment(PLAN, "a:1", 0, {})
+    assert worker_environment(PLAN, "a:1", 0, {"ROWSTEAD_PROFILE": "1"})["ROWSTEAD_PROFILE"] == "1"  # as the user said
+    assert worker_environment(replace(PLAN, profile=True), "a:1", 0, {"ROWSTEAD_PROFILE": "0"})["ROWSTEAD_PROFILE"] == "1"

@@ -44,6 +44,10 @@ def launch(
         list[str] | None, Parameter(negative=(), help="Module with optimizers and initializers of your own; may be given again.")
     ] = None,
     transport: Transport = None,
+    profile: Annotated[
+        bool,
+        Parameter(negative=(), help="Let each worker print where its time went when it ends: docs/performance.md. [env: ROWSTEAD_PROFILE]"),
+    ] = False,
     max_restarts: Annotated[int, Parameter(help="How often a worker that failed is started again; only 0 for now.")] = 0,
 ) -> int:
     """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
@@ -72,7 +76,7 @@ def launch(
         from ps_worker.launch.console import Console
         from ps_worker.launch.supervisor import Plan, Supervisor
 
-        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport)
+        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport, profile)
         return Supervisor(plan, Console(os.environ), signals).run()
 
 

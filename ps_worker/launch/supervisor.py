@@ -18,6 +18,8 @@ from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.local_cluster import LocalCluster
 from ps_worker.place import Place
+from ps_worker.profiling.at_close import ON
+from ps_worker.profiling.at_close import VARIABLE as PROFILE
 from ps_worker.transport.choice import AUTO
 from ps_worker.transport.choice import VARIABLE as TRANSPORT
 
@@ -33,6 +35,7 @@ class Plan:
 
     command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
     plugins  modules that all processes import, with commas between them     transport  how the workers' rows travel
+    profile  whether each worker prints where its time went
     """
 
     servers: int
@@ -43,6 +46,7 @@ class Plan:
     log_level: str
     plugins: str = ""
     transport: str = AUTO
+    profile: bool = False
 
 
 class Supervisor:
@@ -138,11 +142,13 @@ def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping
     # Not by the number of servers: threads cut torch's sums, and the bits must not depend on how many servers there are.
     threads = max(1, len(os.sched_getaffinity(0)) // plan.workers)
     plugins = {PLUGINS: f"{plan.plugins},{environment.get(PLUGINS, '')}"} if plan.plugins else {}
+    profile = {PROFILE: ON} if plan.profile else {}
     return {
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         **environment,
         **plugins,
+        **profile,
         TRANSPORT: plan.transport,
         **Place(address, rank, plan.workers).variables(),
         "LOCAL_RANK": str(rank),

@@ -70,7 +70,7 @@ class Profile:
         if self._watch is not None:
             raise InvalidRequest("A profile", "run before", "run once: ask ps.profile for another")
         if stopwatch.is_watched() or Taps.are_in(self._client):
-            want = "the only one that looks at this client and this thread"
+            want = "the only one that looks at this client and this thread; ROWSTEAD_PROFILE and --profile begin one too"
             raise InvalidRequest("A profile", "begun while another one runs", want)
         self._watch = Stopwatch(self._now_s)
         self._taps = Taps(self._client, self._watch, self._on_step_end)

@@ -51,6 +51,18 @@ def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
         assert launch.err.count("stopping") == 3  # asked, not killed
 
 
+def test_each_rank_says_where_its_time_went(tmp_path: Path) -> None:
+    with launched(tmp_path, TRAIN, flags=("--profile",)) as launch:
+        assert launch.wait() == 0, launch.err
+        for rank in (0, 1):
+            lines = [line.removeprefix(f"worker-{rank} | ") for line in launch.err.splitlines() if line.startswith(f"worker-{rank} | ")]
+            assert [line for line in lines if line.startswith(f"Profile of rank {rank} of 2, Sync(")], launch.err
+            assert sum(["blocked in pushes and ends of steps" in line for line in lines]) == 1
+            assert [line for line in lines if line.startswith("server-0 used ")]
+            assert lines[-1].endswith(".")
+        assert launch.out.count("rank ") == 2  # the script's own lines are as they were
+
+
 PRINTING = """
 import os, sys
 for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"):

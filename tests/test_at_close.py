@@ -1,0 +1,38 @@
+"""A profile that the environment asks for."""
+
+from collections.abc import Callable
+
+import pytest
+
+from clients import alone
+from ps_proto.errors import InvalidRequest
+from ps_proto.values import Async
+from ps_worker.client import Client
+from ps_worker.profiling.at_close import is_profile_wanted, profile_until_closed
+from timed_steps import step, timed
+
+
+@pytest.mark.parametrize(("value", "is_wanted"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_the_variable(value: str | None, is_wanted: bool) -> None:
+    assert is_profile_wanted({} if value is None else {"ROWSTEAD_PROFILE": value}) == is_wanted
+
+
+def test_another_value_of_the_variable_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="ROWSTEAD_PROFILE"):
+        is_profile_wanted({"ROWSTEAD_PROFILE": "yes"})
+
+
+@pytest.mark.parametrize("end", [Client.close, Client.disconnect])
+def test_a_profile_of_the_whole_script_is_printed_once_at_its_end(
+    end: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster, client = alone(Async(), 1)
+    clock = timed(cluster)
+    profile_until_closed(client)
+    profile_until_closed(client)  # one runs here: no error, and no second report
+    for _ in range(5):
+        step(client, clock)
+    getattr(client, end.__name__)()
+    client.close()
+    assert capsys.readouterr().err.count("Profile of rank 0 of 1, Async(): 2 steps after 3 of warm-up") == 1
+    assert client.connection.is_closed
