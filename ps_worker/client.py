@@ -4,24 +4,26 @@ A client is used by one thread at a time; what `pull_async` and `push_async` que
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import OBSERVER, Ids, Rows, Stats
 from ps_proto.values import Mode, Optimizer, TableSpec
-from ps_worker.asking import Patience
+from ps_worker.asking import Operation, Patience
 from ps_worker.connection import Connection
 from ps_worker.driver import Handle, Transport
 from ps_worker.inputs import as_pair, as_whole, by_table, ids_by_table, rows_by_table
 from ps_worker.late_log import LateLog
 from ps_worker.later_pulls import LaterPull
+from ps_worker.protocol import Worker
 from ps_worker.records import Records, pack
 from ps_worker.table_parts import join_parts, records_in_parts, rows_in_parts
 
+T = TypeVar("T")
 Gradients = Mapping[str, tuple[Any, Any]]
 
 
@@ -160,6 +162,24 @@ class Client:
         self._connection.later_pulls.add(LaterPull([name for name, _ in wanted], own, handle, start))
         return handle
 
+    def plan_async(self, plan: Callable[[], T]) -> "Future[T]":
+        """Let a thread of this client call `plan`, one after another; closing the client waits for those that were handed in."""
+        self._connection.check_open("plan a pull")
+        return self._connection.planning.submit(plan)
+
+    def pull_planned(self, tables: Sequence[str], ids: Callable[[], Mapping[str, Ids]], turn: int) -> Handle[dict[str, Rows]]:
+        """Queue a pull as `pull_async` does, for the step of `turn`, which is not gone by, of ids that are still being worked out.
+
+        `ids` is called in another thread when the pull begins, may wait there, and returns uint64[n] for each of the tables that it is to
+        read, perhaps for none. The handle's result has their rows, or the error of `ids`.
+        """
+        self._connection.check_open("pull")
+        self._connection.know(*tables)
+        handle: Handle[dict[str, Rows]] = Handle(Future())
+        start = partial(self._start_planned, handle, ids, turn)
+        self._connection.later_pulls.add(LaterPull(tables, turn, handle, start))
+        return handle
+
     def can_pull_ahead(self, tables: Sequence[str], turn: int) -> bool:
         """Return whether the mode lets the step of `turn` read these tables before this worker has reached it."""
         self._connection.know(*tables)
@@ -167,6 +187,9 @@ class Client:
 
     def _start_pull(self, handle: Handle[Any], table: str | Mapping[str, Any], wanted: list[tuple[str, Ids]], turn: int) -> None:
         self._pulls.submit(self._worker.pull(wanted, turn), lambda rows: _shaped(table, rows), handle)
+
+    def _start_planned(self, handle: Handle[dict[str, Rows]], ids: Callable[[], Mapping[str, Ids]], turn: int) -> None:
+        self._pulls.submit(_pull_planned(self._worker, ids, turn), handle=handle)
 
     @overload
     def push(self, table: str, ids: Any, gradients: Any) -> None: ...
@@ -329,6 +352,13 @@ class Client:
         pairs = by_table(table, (ids, rows))
         self._connection.know(*pairs)
         return rows_by_table(pairs, self._worker.tables)
+
+
+def _pull_planned(worker: Worker, ids: Callable[[], Mapping[str, Ids]], turn: int) -> Operation[dict[str, Rows]]:
+    """Read the ids' rows, by table; nothing is asked where there are none."""
+    wanted = ids()
+    rows = (yield from worker.pull([*wanted.items()], turn)) if wanted else []
+    return dict(zip(wanted, rows, strict=True))
 
 
 def _shaped(table: str | Mapping[str, Any], rows: list[Rows]) -> Any:

@@ -4,6 +4,7 @@ import logging
 import random
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ class Connection:
         self.is_closed = False
         self.driver = Driver(transport)
         self.pulls, self.pushes, self.barriers = [Lane(self.driver, name) for name in ("pull", "push", "barrier")]
+        self.planning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowstead-plan")  # a thread from the first plan on
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # not of a method of ours: a client that is let go of must go at once
         disconnect_at_exit(self)
 
@@ -63,6 +65,7 @@ class Connection:
         self.is_closed = True
         self.later_pulls.fail(ClientClosed("pull for a step that it does not reach"))
         self.driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
+        self.planning.shutdown()  # before the pulls, some of which may wait for it
         self.pulls.close()
         self.pushes.close()
         self.barriers.close()

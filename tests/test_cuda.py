@@ -209,10 +209,10 @@ def test_clipping_is_the_cpus(client: ps.Client) -> None:
 # --- prefetch --------------------------------------------------------------------------------------------------------------------
 
 
-def prefetched(device: str) -> Callable[[Net, ServerOptimizer, ps.Client], list[float]]:
+def prefetched(device: str, batches_of: str = "cpu") -> Callable[[Net, ServerOptimizer, ps.Client], list[float]]:
     def take(model: Net, optimizer: ServerOptimizer, _: ps.Client) -> list[float]:
         losses = []
-        batches = [batch(step) for step in range(5)]
+        batches = [tuple([ids.to(batches_of) for ids in batch(step)]) for step in range(5)]
         for a, b in ps.prefetch(
             batches, ids=lambda given: {model.bags: {"a": given[0], "b": given[1]}, model.user: given[1]}, device=device
         ):
@@ -232,6 +232,12 @@ def test_prefetch_moves_batches_and_their_rows_through_pinned_memory(unpinned: l
     assert (16,) not in unpinned  # the batches
     assert not [shape for shape in unpinned if shape[-1:] == (DIM,)]  # the rows
     assert_close(ours, train("cpu", plainly), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("batches_of", ["cpu", DEVICE])
+def test_prefetch_of_large_batches_trains_as_without_it(monkeypatch: pytest.MonkeyPatch, batches_of: str) -> None:
+    monkeypatch.setattr("ps_worker.prefetch.planning.BESIDE_MIN", 1)  # each batch is large
+    assert_close(train(DEVICE, prefetched(DEVICE, batches_of)), train("cpu", plainly), rtol=1e-3, atol=1e-4)
 
 
 def test_a_moved_batch_finds_its_rows(client: ps.Client, cluster: InProcess) -> None:

@@ -20,6 +20,7 @@ from ps_proto.requests import Pull
 from ps_proto.values import SGD, Adagrad, Adam, Async, BoundedStaleness, Mode, Sync, Zeros
 from ps_worker.nn.reading import RowModule
 from ps_worker.prefetch.device import moved
+from ps_worker.prefetch.planning import BESIDE_MIN
 
 BRIEF = replace(PATIENCE, wait_timeout_s=0.3)
 each_mode = pytest.mark.parametrize("mode", [Sync(), Async(), BoundedStaleness(0), BoundedStaleness(2)], ids=str)
@@ -39,8 +40,8 @@ class Batch:
         return cls(ids, torch.from_numpy(random.random((size, 1), np.float32)))
 
 
-def batches(count: int, rank: int = 0) -> list[Batch]:
-    return [Batch.of(rank, number) for number in range(count)]
+def batches(count: int, rank: int = 0, size: int = 6) -> list[Batch]:
+    return [Batch.of(rank, number, size) for number in range(count)]
 
 
 class Model(nn.Module):
@@ -90,15 +91,18 @@ def run_ranks(work: Callable[[int], Any], count: int = 2) -> list[Any]:
 # --- the same bits ------------------------------------------------------------------------------------------------------------
 
 
-def trained(how: Callable[[Model, ps.optim.ServerOptimizer, Iterable[Batch]], None], depth: int | None) -> str:
-    """Train two ranks on eight batches each; return the checksum of all rows. `depth` None: without prefetch."""
+Loop = Callable[[Model, ps.optim.ServerOptimizer, Iterable[Batch]], None]
+
+
+def trained(how: Loop, depth: int | None, count: int = 8, size: int = 6) -> str:
+    """Train two ranks on so many batches each; return the checksum of all rows. `depth` None: without prefetch."""
     cluster = InProcess(2)
 
     def work(rank: int) -> None:
         with cluster.connect(rank, 2, Sync()) as client:
             model = Model()
             optimizer = optimizer_of(model, client)
-            given: Iterable[Batch] = batches(8, rank)
+            given: Iterable[Batch] = batches(count, rank, size)
             how(model, optimizer, given if depth is None else ps.prefetch(given, ids_for(model), depth=depth))
 
     run_ranks(work)
@@ -142,10 +146,14 @@ def evaluating(model: Model, optimizer: ps.optim.ServerOptimizer, loader: Iterab
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("how", [plainly, skipping, twice_each, accumulating, evaluating], ids=lambda how: how.__name__)
-def test_synchronous_training_ends_with_the_same_bits(
-    how: Callable[[Model, ps.optim.ServerOptimizer, Iterable[Batch]], None], depth: int
-) -> None:
+def test_synchronous_training_ends_with_the_same_bits(how: Loop, depth: int) -> None:
     assert trained(how, depth) == trained(how, None)
+
+
+@pytest.mark.parametrize("how", [plainly, skipping], ids=lambda how: how.__name__)
+def test_synchronous_training_ends_with_the_same_bits_where_batches_are_planned_beside(how: Loop) -> None:
+    large = {"count": 4, "size": BESIDE_MIN // 2}
+    assert trained(how, 2, **large) == trained(how, None, **large)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6])

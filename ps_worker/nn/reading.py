@@ -124,7 +124,7 @@ class RowModule(RowsElsewhere):
         self._tables = {name: tables[name] for name in self._tables}
 
     def plan(self, *inputs: Any) -> Plan:
-        """Return what a forward of these inputs reads."""
+        """Return what a forward of these inputs reads; changes nothing: `ps.prefetch` may call it beside a forward, in another thread."""
         raise TypeError(f"{type(self).__name__} says nowhere what its forward reads")
 
     def read(self, *inputs: Any) -> tuple[Plan, list[Tensor]]:

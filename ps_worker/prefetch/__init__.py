@@ -1,6 +1,7 @@
 """Read ahead: the next batch's rows travel while this one computes. `ps.prefetch(loader, ids=...)`.
 
 loop.py     the loop over the loader: what is read when, and for which step
+planning.py what a batch reads, worked out beside the step before it
 fetch.py    one batch's rows on their way: one pull for all tables, aimed at a step
 ending.py   where a pass ends when ranks have unequally many batches
 device.py   a batch moved to a device

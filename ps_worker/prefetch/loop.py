@@ -1,6 +1,6 @@
 """The loop over a loader that reads ahead of the training: `ps.prefetch`.
 
-    for batch in ps.prefetch(loader, ids=...):     # here: read batch t + depth, plan it, ask for its rows
+    for batch in ps.prefetch(loader, ids=...):     # here: read batch t + depth; have it planned, and its rows asked for, beside
         ... model(batch) ... optimizer.step()      # its rows were asked for `depth` batches ago
 
 A pull carries the clock of the step that will use its rows. Each batch is taken to be one step, or the `batches_per_step`th part of one, so
@@ -12,8 +12,10 @@ step is asked for again:
     without gradients (evaluation)      no step comes: all is asked for the step at work
     late, with backup workers           nothing is asked again: a step is known by the client's `turn`, which leaves none out
 
-So such loops get the right rows too, but may wait for them as if nothing had been asked ahead. The loader is read in the user's thread, so
-that it may do what any loader may, and Ctrl-C ends it as ever; a DataLoader with workers reads in its own processes beside that.
+So such loops get the right rows too, but may wait for them as if nothing had been asked ahead. The loader is read in the user's thread, and
+`ids` is called there, so that they may do what any may, and Ctrl-C ends them as ever; a DataLoader with workers reads in its own processes
+beside that. What the batch reads is worked out in a thread of the client (planning.py), and its pull begins once it is, and once its
+mode lets it; a batch is handed out when it is planned. docs/prefetch.md says what each depth overlaps, and how stale it makes the rows.
 """
 
 from collections import deque
@@ -28,7 +30,8 @@ from ps_worker.client import Client
 from ps_worker.nn.reading import RowModule
 from ps_worker.prefetch.device import moved
 from ps_worker.prefetch.ending import Ending, OwnEnd, end_with_shortest
-from ps_worker.prefetch.fetch import Fetch, Planned, client_of
+from ps_worker.prefetch.fetch import Fetch, client_of
+from ps_worker.prefetch.planning import Forward, planned
 from ps_worker.profiling.stopwatch import LOAD, span
 from ps_worker.session import current_session
 
@@ -57,10 +60,13 @@ def prefetch(
     uneven   what happens where ranks have unequally many batches. "leave": a rank's loop ends with its data; once it closes, the others go
              on without it. "stop": all ranks end after as many batches as the shortest has; every rank must then run the loop, and
              end it early, if at all, at the same batch.
+    depth    how many batches are read ahead. In asynchronous mode rows lack at most this worker's last `depth` pushes, in the others no
+             more than the bound, or none (docs/prefetch.md). More than 1 pays only where a pull takes longer than a step.
     client   by default that of the modules, else the session's.
 
-    It can be iterated again, for another pass. The loader must give each batch arrays of its own. An exception of the loader or of `ids`
-    arrives at the batch that it is about. Raises InvalidRequest; in the loop also what pulls raise, and BarrierTimeout with "stop".
+    It can be iterated again, for another pass. The loader must give each batch arrays of its own. An exception of the loader, of `ids` or
+    of a module that plans its forward arrives at the batch that it is about. Raises InvalidRequest; in the loop also what pulls raise, and
+    BarrierTimeout with "stop".
     """
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise InvalidRequest("depth", repr(depth), "a whole number from 1: how many batches to read ahead")
@@ -194,14 +200,14 @@ class _Pass(Generic[B]):
             return _Read(there)
         given = _checked(settings.ids(batch))
         inputs = given if there is batch else settings.ids(there)
-        planned = [Planned.of(module, value, inputs[module]) for module, value in given.items()]
-        if not planned:
+        forwards = [Forward.of(module, value, inputs[module]) for module, value in given.items()]
+        if not forwards:
             return _Read(there)
         if self._client is None:
-            self._client = client_of([item.module for item in planned])
+            self._client = client_of([item.module for item in forwards])
         turn = self._turn(len(self._queue))
         is_first = not any([isinstance(item, _Read) and item.rows is not None and item.rows.turn == turn for item in self._queue])
-        return _Read(there, Fetch(planned, self._client, turn, with_dense=is_first))
+        return _Read(there, Fetch(forwards, planned(forwards, self._client), self._client, turn, with_dense=is_first))
 
 
 def _checked(given: Mapping[RowModule, Any]) -> Mapping[RowModule, Any]:

@@ -24,6 +24,7 @@ BESIDE = "beside"  # an operation in a thread of the client's
 METHODS = {
     "pull": PULL,
     "pull_async": PULL,
+    "pull_planned": PULL,
     "push": PUSH,
     "push_async": PUSH,
     "retry_push": PUSH,
