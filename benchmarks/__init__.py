@@ -18,5 +18,8 @@
 
 peers/        other people's parameter stores beside ours, on W1 to W4: `make bench-peers`
 
-accuracy_ctr.py and simulated_run.py are scripts of their own. NOTES.md says what each step of a pull and a push costs.
+staleness.py            how many pushes the rows of a step lack, with prefetch of some depth
+
+accuracy_ctr.py and simulated_run.py are scripts of their own, while staleness.py is started with -m. NOTES.md says what each step of a
+pull and a push costs.
 """
