@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -35,6 +36,14 @@ PLAIN_MIN, SYNC_MAX, OTHERS_MAX, COMPRESSED_MAX = 0.710, 0.001, 0.005, 0.002
 Aucs = list[float]
 
 
+class Scored(NamedTuple):
+    """What a job printed: the AUC on the test rows, and the staleness of its pulls in steps."""
+
+    auc: float
+    staleness_mean: float
+    staleness_max: int
+
+
 def plain_auc(data: ClickData, batches: Sequence[int], seeds: Sequence[int]) -> dict[int, Aucs]:
     """Return plain torch's AUC for each size of batch, by seed."""
     ids = vocabulary(data)
@@ -43,12 +52,18 @@ def plain_auc(data: ClickData, batches: Sequence[int], seeds: Sequence[int]) -> 
 
 
 def our_auc(train_path: Path, test_path: Path, mode: str, seed: int, *options: str) -> float:
-    """Return the AUC that a launched job prints, its script with further options; CalledProcessError where it fails."""
+    """Return the AUC of a launched job; else as `our_score`."""
+    return our_score(train_path, test_path, mode, seed, *options).auc
+
+
+def our_score(train_path: Path, test_path: Path, mode: str, seed: int, *options: str) -> Scored:
+    """Return what a launched job prints, its script with further options, which win; CalledProcessError where it fails."""
     script = [str(ROOT / "examples" / "train_dlrm.py"), f"--train={train_path}", f"--test={test_path}"]
     arguments = [f"--mode={mode}", "--bound=4", f"--batch={BATCH}", f"--seed={seed}", *options]
     ran = subprocess.run([*LAUNCH, *script, *arguments], stdout=subprocess.PIPE, text=True, check=True)
     (auc,) = re.findall(r"  AUC +([\d.]+)", ran.stdout)
-    return float(auc)
+    ((mean, most),) = re.findall(r"  staleness +([\d.]+) steps .* at most (\d+)", ran.stdout)
+    return Scored(float(auc), float(mean), int(most))
 
 
 def print_head(seeds: Sequence[int], beside: str) -> None:

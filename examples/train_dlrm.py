@@ -2,12 +2,13 @@
 
     rowstead launch --servers 2 --workers 2 examples/train_dlrm.py                       a made-up log, so the best reachable AUC is known
     rowstead launch --servers 2 --workers 2 examples/train_dlrm.py --train day_0.gz --test day_1.gz --mode bounded --bound 4
+    rowstead launch --servers 2 --workers 2 examples/train_dlrm.py --mode async --prefetch --depth 2 --overlap-pushes
     python examples/train_dlrm.py                                                        alone, with a small cluster of its own
 
 You will see a bar, then for each epoch log loss and AUC on held-out rows, samples a second, and for each server the rows that it holds
-and the bytes that came and went; at the end a summary. `train` is all that a parameter server asks of a training loop. Rows are asked for
-a step ahead in synchronous mode only, where that changes no bit; elsewhere it adds a step of staleness, which a short log shows (README,
-Accuracy).
+and the bytes that came and went; at the end a summary, with the staleness that the servers measured. `train` is all that a parameter server
+asks of a training loop. Rows are asked for a step ahead in synchronous mode only, where that changes no bit; elsewhere it adds a step of
+staleness, which a short log shows (docs/prefetch.md).
 
 All 26 features share one table: their ids carry the feature's number (click_log.py), and one table in a request costs less than 26: on our
 2-core machine a step of 256 rows takes 16 ms, with a table for each feature 24 ms. The sizes of the MLPs and the initial values were chosen
@@ -49,6 +50,17 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Staleness:
+    """How many steps the worker that pulled was ahead of the slowest one, over all pulls of the first epoch.
+
+    A pull counts as one of the step that it is for, also where `ps.prefetch` sends it before.
+    """
+
+    mean: float
+    largest: int
+
+
+@dataclass(frozen=True)
 class Score:
     """What an epoch came to, on the held-out rows."""
 
@@ -65,8 +77,10 @@ def build(seed: int, table_dtype: str = "float32", wire: str = "float32") -> tup
     return DLRM(bags), bags
 
 
-def train(model: DLRM, optimizer: ps.optim.ServerOptimizer, batches: Iterable[Batch], world_size: int, tell: Tell) -> None:
-    """Take one step for each batch of this rank."""
+def train(
+    model: DLRM, optimizer: ps.optim.ServerOptimizer, batches: Iterable[Batch], world_size: int, tell: Tell, slow_s: float = 0.0
+) -> None:
+    """Take one step for each batch of this rank; `slow_s`: how long it sleeps in each."""
     criterion = nn.BCEWithLogitsLoss()
     rows, loss_sum = 0, 0.0
     for batch in batches:
@@ -75,6 +89,8 @@ def train(model: DLRM, optimizer: ps.optim.ServerOptimizer, batches: Iterable[Ba
             loss.backward()
             rows += len(batch)
             loss_sum += loss.item() * len(batch)
+        if slow_s:
+            time.sleep(slow_s)
         optimizer.step()  # also without rows: where a log has an odd number of them, the others wait for this rank's step
         optimizer.zero_grad()
         tell(rows * world_size, loss_sum / max(rows, 1))
@@ -95,6 +111,15 @@ def traffic(client: ps.Client) -> dict[str, Traffic]:
     }
 
 
+def staleness(client: ps.Client) -> Staleness:
+    """Return what the servers measured."""
+    servers = [stats.server for stats in client.stats().values()]
+    pulls = sum(server["pulls"] for server in servers)
+    return Staleness(
+        sum(server["staleness_sum"] for server in servers) / max(pulls, 1), int(max(server["staleness_max"] for server in servers))
+    )
+
+
 def checksum(client: ps.Client) -> str:
     """Return a hash of every row held: in synchronous mode the same however many servers there are."""
     of_ids, of_rows = hashlib.sha256(), hashlib.sha256()  # apart: where the parts are cut must not matter
@@ -112,12 +137,15 @@ def print_epoch(number: int, score: Score, before: Mapping[str, Traffic], after:
         print(f"  {server}: {now.rows_held:,} rows held, {moved_in / 1e6:,.1f} MB in, {moved_out / 1e6:,.1f} MB out", flush=True)
 
 
-def print_summary(chosen: argparse.Namespace, data: ClickData, session: ps.Session, scores: Sequence[Score], seconds: float) -> None:
+def print_summary(
+    chosen: argparse.Namespace, data: ClickData, session: ps.Session, scores: Sequence[Score], stale: Staleness, seconds: float
+) -> None:
     servers = traffic(session.client)
     moved = sum(server.bytes_in + server.bytes_out for server in servers.values())
     mode = f"bounded({chosen.bound})" if chosen.mode == "bounded" else chosen.mode
     print(f"\nDLRM, {mode}, servers {len(servers)}, workers {session.world_size}, batch {chosen.batch}, seed {chosen.seed}")
     print(f"  trained on    {len(scores)} x {data.train_rows:,} rows in {seconds:.1f} s, {moved / 1e6:,.1f} MB moved")
+    print(f"  staleness     {stale.mean:.2f} steps in the mean of all pulls, at most {stale.largest}")
     print(f"  rows held     {sum(server.rows_held for server in servers.values()):,}, without a vocabulary")
     print(f"  log loss      {scores[-1].log_loss:.4f}" + (f"   best reachable {data.best.log_loss:.4f}" if data.best else ""))
     print(f"  AUC           {scores[-1].auc:.4f}" + (f"   best reachable {data.best.auc:.4f}" if data.best else ""))
@@ -143,21 +171,25 @@ def run(chosen: argparse.Namespace, data: ClickData) -> None:
         if chosen.batch % session.world_size:
             raise ValueError(f"--batch is {chosen.batch}, but {session.world_size} workers share it: it must be a multiple of that.")
         model, bags = build(chosen.seed, chosen.table_dtype, chosen.wire)
-        optimizer = ps.optim.ServerOptimizer(model, dense=DENSE, sparse=SPARSE, dense_name=DENSE_TABLE)
+        optimizer = ps.optim.ServerOptimizer(
+            model, dense=DENSE, sparse=SPARSE, dense_name=DENSE_TABLE, overlap_pushes=chosen.overlap_pushes
+        )
         with standstill(session):
             before = traffic(session.client)
-        scores, begin_s = [], time.perf_counter()
+        slow_s = chosen.slow_ms / 1000 if session.rank == session.world_size - 1 else 0.0
+        scores, stale, begin_s = [], Staleness(0.0, 0), time.perf_counter()
         for epoch in range(1, chosen.epochs + 1):
             epoch_begin_s = time.perf_counter()
             batches: Iterable[Batch] = data.batches(chosen.batch, session.rank, session.world_size)
             if chosen.prefetch:
-                batches = ps.prefetch(batches, ids=lambda batch: {bags: batch.sparse})
+                batches = ps.prefetch(batches, ids=lambda batch: {bags: batch.sparse}, depth=chosen.depth)
             with progress(f"epoch {epoch}", data.train_rows, is_shown=session.rank == 0) as tell:
-                train(model, optimizer, batches, session.world_size, tell)
+                train(model, optimizer, batches, session.world_size, tell, slow_s)
             with standstill(session) as measures:
                 if measures:
                     samples_per_s = data.train_rows / (time.perf_counter() - epoch_begin_s)
                     after = traffic(session.client)
+                    stale = staleness(session.client) if epoch == 1 else stale  # later the pulls that measure the model count as well
                     scores.append(Score(*measure(model, data), samples_per_s))
                     print_epoch(epoch, scores[-1], before, after)
                     before = traffic(session.client)  # what measuring moved counts for no epoch
@@ -165,7 +197,7 @@ def run(chosen: argparse.Namespace, data: ClickData) -> None:
         if chosen.save:
             ps.save(model, chosen.save)
         if session.rank == 0:
-            print_summary(chosen, data, session, scores, seconds)
+            print_summary(chosen, data, session, scores, stale, seconds)
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -194,6 +226,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="ask for the next batch's rows while this one computes (default: in synchronous mode, where it changes no bit)",
     )
+    parser.add_argument("--depth", type=at_least(1), default=1, help="of how many batches rows are asked for ahead (default 1)")
+    parser.add_argument("--overlap-pushes", action="store_true", help="let a step's push travel while the next computes (not with sync)")
+    parser.add_argument("--slow-ms", type=at_least(0), default=0, help="let the last worker sleep so long in each step (default 0)")
     parser.add_argument("--rows", type=at_least(1), default=MADE_UP_ROWS, help=f"rows of the made-up log (default {MADE_UP_ROWS:,})")
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the initial weights and of the made-up log (default 0)")
     parser.add_argument("--checksum", action="store_true", help="print a hash of all weights: the same with any number of servers")
@@ -203,6 +238,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--test needs --train, as the made-up log has its own held-out rows")
     if chosen.prefetch is None:
         chosen.prefetch = chosen.mode == "sync"
+    if chosen.overlap_pushes and chosen.mode == "sync":
+        parser.error("--overlap-pushes is for the other modes: the next synchronous step waits for this one's pushes")
     return chosen
 
 

@@ -66,11 +66,20 @@ def test_dlrm_learns_and_says_how_it_went() -> None:
     assert "worker-1" not in job.stdout  # rank 0 speaks for all
 
 
-@pytest.mark.parametrize(("mode", "table_dtype", "wire"), [("async", "bfloat16", "float32"), ("bounded", "float32", "int8")])
-def test_dlrm_learns_in_the_other_modes(mode: str, table_dtype: str, wire: str) -> None:
-    job = launched("train_dlrm.py", *ROWS, "--mode", mode, "--batch", "128", "--table-dtype", table_dtype, "--wire", wire)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--mode=async", "--table-dtype=bfloat16"],
+        ["--mode=bounded", "--bound=2", "--wire=int8", "--prefetch", "--depth=4", "--overlap-pushes", "--slow-ms=1"],
+    ],
+    ids=" ".join,
+)
+def test_dlrm_learns_in_the_other_modes(options: list[str]) -> None:
+    job = launched("train_dlrm.py", *ROWS, "--batch", "128", *options)
     assert job.returncode == 0, job.stderr
     assert number(r"  AUC +(0\.\d+)", job.stdout) > 0.75, job.stdout
+    (most,) = re.findall(r"  staleness +[\d.]+ steps in the mean of all pulls, at most (\d+)\n", job.stdout)
+    assert "bounded" not in options[0] or int(most) <= 2, job.stdout
 
 
 def test_dlrm_trains_alone_on_a_log_of_ones_own(tmp_path: Path) -> None:
