@@ -1,6 +1,6 @@
 """How many pushes do the rows lack that a step computes with? Two workers that count each other's pushes, for each depth of prefetch.
 
-    python -m benchmarks.staleness [--json lacking.json]        a minute
+    python -m benchmarks.read_ahead [--json lacking.json]        a minute
 
 Each worker trains a row of its own, which loses 1 with each of its pushes, and reads both at every step. So its own row tells how many of
 its pushes are in what it read, and the other's, beside a pull at that moment, how many of the other's it lacks. Workers are threads of this
