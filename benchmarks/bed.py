@@ -1,4 +1,4 @@
-"""The cluster that the cases share: one server, and the big table in it."""
+"""The cluster that the cases share: one server unless asked for more, and the big table."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -72,10 +72,10 @@ class Bed:
 
 
 @contextmanager
-def bed(sizes: Sizes, seed: int) -> Iterator[Bed]:
+def bed(sizes: Sizes, seed: int, servers: int = 1) -> Iterator[Bed]:
     """Run the cluster for the length of the block."""
     with ExitStack() as stack:
-        cluster = stack.enter_context(ps.local_cluster(servers=1, log_level="warning"))
+        cluster = stack.enter_context(ps.local_cluster(servers=servers, log_level="warning"))
         yield Bed(cluster.address, sizes, np.random.default_rng(seed), stack)
 
 

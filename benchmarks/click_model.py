@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-DENSE, CATEGORIES, DIM = 13, 26, 16
-IDS, EXPONENT = 200_000, 1.1  # of each category
+from benchmarks.categories import CATEGORIES, DIM, Popularity
+
+DENSE = 13
 POOL = 16  # different batches, used in turn
 
 
@@ -24,14 +25,12 @@ class Batch:
 def batches(size: int, seed: int) -> list[Batch]:
     """Return POOL batches."""
     rng = np.random.default_rng(seed)
-    shares = np.cumsum(np.arange(1, IDS + 1) ** -EXPONENT)
-    shuffled = rng.permutation(IDS)
-    first = np.arange(CATEGORIES)[:, None] * IDS
-    drawn = [shuffled[np.searchsorted(shares, rng.random((CATEGORIES, size)) * shares[-1])] + first for _ in range(POOL)]
+    popularity = Popularity(rng)
+    drawn = [popularity.draw(rng, size) for _ in range(POOL)]
     return [
         Batch(
             torch.from_numpy(rng.standard_normal((size, DENSE), dtype=np.float32)),
-            torch.from_numpy(ids.astype(np.int64)),
+            torch.from_numpy(ids),
             torch.from_numpy((rng.random(size) < 0.3).astype(np.float32)),
         )
         for ids in drawn

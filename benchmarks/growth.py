@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import numpy as np
 
 import ps_worker as ps
 from benchmarks.bed import Ids, Rows, check_rows
 from benchmarks.case import Case, Figure, Goal
+from benchmarks.memory import begin_peak, peak_bytes
 from benchmarks.sizes import Sizes
 
 TABLE, DIM = "growing", 16
@@ -48,34 +48,24 @@ class Growth(Case):
             for begin in range(0, self._rows_count, self._batch):
                 numbers = np.arange(begin, min(begin + self._batch, self._rows_count), dtype=np.uint64)
                 begin_peak(pid)
-                client.push(TABLE, _ids(numbers), _gradients(numbers))
+                client.push(TABLE, ids_of(numbers), gradients_of(numbers))
                 peaks.append((peak_bytes(pid), begin + numbers.size))
-            self._pulled = client.pull(TABLE, _ids(self._checked))
+            self._pulled = client.pull(TABLE, ids_of(self._checked))
         worst = max([peak / rows for peak, rows in peaks if 2 * rows >= self._rows_count])
         return max([peak for peak, _ in peaks]) / self._rows_count, worst
 
     def check(self) -> None:
-        gradients = _gradients(self._checked)
+        gradients = gradients_of(self._checked)
         step = np.sqrt(gradients * gradients) + np.float32(ADAGRAD.eps)
         check_rows(self._pulled, np.float32(0.0) - np.float32(ADAGRAD.lr) * gradients / step)
 
 
-def begin_peak(pid: int) -> None:
-    """Let the most memory that a process held count from here."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5")
-
-
-def peak_bytes(pid: int) -> int:
-    """Return the most memory that a process held since then."""
-    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
-    return 1024 * int(line.split()[1])
-
-
-def _ids(numbers: Ids) -> Ids:
+def ids_of(numbers: Ids) -> Ids:
+    """Return the ids of the rows with these numbers, uint64[n], which lie all over uint64."""
     return numbers * GOLDEN
 
 
-def _gradients(numbers: Ids) -> Rows:
+def gradients_of(numbers: Ids) -> Rows:
     """Return gradients by which each row and column is known again, float32[n, 16]; none is zero."""
     row = numbers.astype(np.int64)[:, None]
     return ((row * 31 + np.arange(DIM) * 7) % 65_521 + 1).astype(np.float32)

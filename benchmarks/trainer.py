@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import ps_worker as ps
-from benchmarks.click_model import CATEGORIES, DIM, IDS, Batch, Layers, batches, endless
+from benchmarks.categories import CATEGORIES, DIM, IDS
+from benchmarks.click_model import Batch, Layers, batches, endless
 
 LEARNING_RATE = 0.01
 TABLE = "categories"

@@ -1,69 +1,26 @@
 """W5: what a sample of a DLRM's training costs, beside plain torch in one process with everything in its own memory."""
 
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 import ps_worker as ps
 from benchmarks.case import Case, Figure, Goal, WrongAnswer
 from benchmarks.click_model import batches
+from benchmarks.cpu_time import cpu_s
 from benchmarks.sizes import Sizes
+from benchmarks.told import Told
 from benchmarks.trainer import TABLE
 
 WARM_UP_STEPS = 12
-CPU_CLOCK = 2  # Linux's CPUCLOCK_SCHED: with the complement of a pid above it, the clock of what that process has used, in nanoseconds
 
 
-class Trainer:
-    """A process that takes steps (trainer.py), for the length of a `with` block."""
-
-    def __init__(self, role: str, size: int, seed: int, *job: str) -> None:
-        self._command = [sys.executable, "-W", "ignore", "-m", "benchmarks.trainer", role, str(size), str(seed), *job]
-
-    def __enter__(self) -> Self:
-        folder = Path(__file__).parents[1]
-        self.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.process.communicate(timeout=60.0)
-
-    def hear(self) -> str:
-        """Return the next line that it prints; RuntimeError where it has ended."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().strip()
-        if not line:
-            raise RuntimeError(f"A trainer has ended: {' '.join(self._command)}")
-        return line
-
-    def begin(self, steps: int) -> None:
-        """Let it take so many steps."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-
-
-def take(trainers: Sequence[Trainer], steps: int) -> float:
+def take(trainers: Sequence[Told], steps: int) -> float:
     """Let all take so many steps at once; return the seconds of the slowest."""
     for trainer in trainers:
-        trainer.begin(steps)
+        trainer.tell(str(steps))
     return max([float(trainer.hear()) for trainer in trainers])
-
-
-def cpu_s(pids: Sequence[int]) -> float:
-    """Return the processor time that processes have used so far."""
-    return sum([_cpu_s(pid) for pid in pids])
-
-
-def _cpu_s(pid: int) -> float:
-    return time.clock_gettime((~pid << 3) | CPU_CLOCK)
 
 
 class Training(Case):
@@ -88,13 +45,14 @@ class Training(Case):
         for workers in self._jobs:
             self._train(workers, WARM_UP_STEPS)
 
-    def _start(self, role: str, seed_offset: int = 0, *job: str) -> Trainer:
-        trainer = self._stack.enter_context(Trainer(role, self._sizes.training_batch, self._seed + seed_offset, *job))
+    def _start(self, role: str, seed_offset: int = 0, *job: str) -> Told:
+        arguments = (role, str(self._sizes.training_batch), str(self._seed + seed_offset), *job)
+        trainer = self._stack.enter_context(Told("benchmarks.trainer", *arguments))
         if not job:
             trainer.hear()
         return trainer
 
-    def _job(self, workers: int) -> tuple[ps.LocalCluster, list[Trainer]]:
+    def _job(self, workers: int) -> tuple[ps.LocalCluster, list[Told]]:
         cluster = self._stack.enter_context(ps.local_cluster(servers=1, log_level="warning"))
         trainers = [self._start("worker", rank, cluster.address, str(rank), str(workers)) for rank in range(workers)]
         for trainer in trainers:
