@@ -1,8 +1,9 @@
-"""What the numbers are of: the machine, the versions, the commit."""
+"""What the numbers are of: the machine, the versions, the commit, the day."""
 
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,24 @@ def describe_machine() -> dict[str, Any]:
     """Return facts about this machine; `load` is the number of processes that wanted a core in the last minute."""
     return {
         "cpu": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory": _first_value(Path("/proc/meminfo"), "MemTotal"),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         **{package: version(package) for package in ("numpy", "numba", "grpcio")},
         "load": os.getloadavg()[0],
     }
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def about_run(seed: int, quick: bool) -> dict[str, Any]:
+    """Return what a file of results is of."""
+    day = datetime.now(UTC).date().isoformat()
+    return {"machine": describe_machine(), "commit": commit(), "date": day, "seed": seed, "quick": quick}
 
 
 def commit() -> str:
