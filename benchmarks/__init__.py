@@ -18,7 +18,8 @@
     start_up.py   how soon a server serves, with and without a cache of compiled kernels
 
 scaling/      W7  how costs grow with ids, rows, servers and workers: `make bench-scaling`;  curve.py  what is measured at several sizes
-emulated/     workers whose accelerator is a sleep
+staleness/    W8  what bounded staleness saves, with and without stragglers: `make bench-staleness`
+emulated/     the workers of both, whose accelerator is a sleep
 peers/        other people's parameter stores beside ours, on W1 to W4: `make bench-peers`
 
 staleness.py            how many pushes the rows of a step lack, with prefetch of some depth
