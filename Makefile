@@ -13,7 +13,7 @@ KERNEL_TESTS := hashing finite partition index slab table stored_rows bfloat16 w
   arrays click_log
 
 .DEFAULT_GOAL := help
-.PHONY: help install protos check test nojit deep bench bench-peers bench-scaling bench-staleness demo clean
+.PHONY: help install protos check test nojit deep bench bench-peers bench-scaling bench-staleness bench-plots demo clean
 
 help:
 	@echo "make install   build .venv with everything for development (PYTHON=python3.12, TORCH_INDEX=https://download.pytorch.org/whl/cpu)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-peers   measure other people's parameter stores beside ours, those that are installed (JSON=peers.json)"
 	@echo "make bench-scaling    measure how costs grow with ids, rows, servers and workers (JSON=scaling.json)"
 	@echo "make bench-staleness  measure what a step waits for others in each mode, with and without stragglers (JSON=staleness.json)"
+	@echo "make bench-plots      draw what these two wrote, to docs/plots (JSON='scaling.json staleness.json')"
 	@echo "make deep      run the longer searches of the property tests"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
@@ -84,6 +85,10 @@ bench-scaling: $(STAMP)
 
 bench-staleness: $(STAMP)
 	$(BIN)/python -m benchmarks.staleness $(if $(JSON),--json "$(JSON)")
+
+bench-plots: $(STAMP)
+	@[ -n "$(JSON)" ] || { echo "Name the results: make bench-plots JSON='scaling.json staleness.json'." >&2; exit 1; }
+	$(BIN)/python -m benchmarks.plots $(JSON)
 
 LOG := $(if $(DATA),--train "$(DATA)") $(if $(TEST),--test "$(TEST)")
 

@@ -19,6 +19,7 @@
 
 scaling/      W7  how costs grow with ids, rows, servers and workers: `make bench-scaling`;  curve.py  what is measured at several sizes
 staleness/    W8  what bounded staleness saves, with and without stragglers: `make bench-staleness`
+plots/        SVG files of both: `make bench-plots`
 emulated/     the workers of both, whose accelerator is a sleep
 peers/        other people's parameter stores beside ours, on W1 to W4: `make bench-peers`
 

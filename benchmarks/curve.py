@@ -21,12 +21,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A case: what grows, and the units of what is measured. `note` says what to know when reading it.
+    """A case: what grows, and the units of what is measured. `title` is a plot's; `note` says what to know when reading it.
 
     measure  yields the points as they come; it reads answers back and raises WrongAnswer.
     """
 
     case: str
+    title: str
     axis: str
     units: Mapping[str, str]
     note: str
@@ -47,6 +48,7 @@ class Curve:
         """Return everything that was measured."""
         return {
             "case": self.case,
+            "title": self.title,
             "axis": self.axis,
             "units": dict(self.units),
             "note": self.note,

@@ -132,7 +132,7 @@ def test_steps_per_second_and_idle_shares_leave_out_the_lead() -> None:
 
 
 def test_a_curve_prints_and_writes_its_points_and_what_was_left_out() -> None:
-    curve = Curve("W7-x", "things", {"pull": "ms"}, "a note", lambda: iter(()))
+    curve = Curve("W7-x", "A title", "things", {"pull": "ms"}, "a note", lambda: iter(()))
     measured, left_out = Point(1_000, {"pull": Spread((1.0, 3.0, 2.0))}), Point(2_000, left_out="no room")
     assert curve.head().splitlines() == ["W7-x: a note", f"{'things':>14}{'pull, ms':>27}"]
     assert curve.line(measured).split() == ["1,000", "2", "[1..3]"]

@@ -17,7 +17,9 @@ def ids_curve(sizes: ScalingSizes, seed: int) -> Curve:
                 yield pulled(made, count, at=count)
 
     note = f"through shared memory, from {sizes.path.table_rows:,} rows of 64 floats; np.take from an array in the worker"
-    return Curve("W7-ids", "ids per pull", {"pull": "ms", "np.take": "ms", "np.take / pull": ""}, note, points)
+    return Curve(
+        "W7-ids", "A pull, by the number of its ids", "ids per pull", {"pull": "ms", "np.take": "ms", "np.take / pull": ""}, note, points
+    )
 
 
 def pulled(made: Bed, count: int, at: int) -> Point:

@@ -30,7 +30,8 @@ def rows_curve(sizes: ScalingSizes, seed: int) -> Curve:
         f"{sizes.rows_ids:,} ids, dim {DIM}, Adagrad; memory is what the server holds beyond when it was empty, "
         f"of which {RECORD_BYTES} bytes a row are the row and its state"
     )
-    return Curve("W7-rows", "rows held", {"pull": "ms", "push": "ms", "np.take": "ms", "memory": "B/row"}, note, points)
+    title = f"A pull and a push of {sizes.rows_ids:,} ids, by the rows held"
+    return Curve("W7-rows", title, "rows held", {"pull": "ms", "push": "ms", "np.take": "ms", "memory": "B/row"}, note, points)
 
 
 def sized(table: "GrowingTable", rows_held: Sequence[int]) -> Iterator[Point]:

@@ -20,4 +20,5 @@ def servers_curve(sizes: ScalingSizes, seed: int) -> Curve:
         f"{sizes.path.batch:,} ids, {sizes.server_rows:,} rows of 64 floats in all; {cores()} processors are shared by the worker and all "
         "servers, so this shows what splitting and joining costs, and no gain beyond the processors"
     )
-    return Curve("W7-servers", "servers", {"pull": "ms", "np.take": "ms", "np.take / pull": ""}, note, points)
+    title = f"One worker's pull of {sizes.path.batch:,} ids, by the servers, on {cores()} processors"
+    return Curve("W7-servers", title, "servers", {"pull": "ms", "np.take": "ms", "np.take / pull": ""}, note, points)

@@ -52,7 +52,8 @@ def workers_curve(sizes: ScalingSizes, samples: int, seed: int) -> Curve:
         f"categories, dim {DIM}, some {distinct:,.0f} rows a step; {cores()} processors for all; flat out: without the sleep; "
         f"seeds of this field report {said}"
     )
-    return Curve(f"W7-workers {samples}", "workers", UNITS, note, points)
+    title = f"Workers whose accelerator is a sleep of {sizes.accelerator_s * 1e3:g} ms, batches of {samples:,}"
+    return Curve(f"W7-workers {samples}", title, "workers", UNITS, note, points)
 
 
 def goal(case: str, points: list[Point]) -> dict[str, Any] | None:
