@@ -13,12 +13,12 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.case import WrongAnswer
 from benchmarks.emulated.delays import STRAGGLERS
 from benchmarks.emulated.job import job
 from benchmarks.machine import about_run, cores
+from benchmarks.staleness.accuracy import read_auc
 from benchmarks.staleness.finding import HEAD, SPOKEN, Finding
 from benchmarks.staleness.modes import MODES, OSDI_14_IDLE, spoken
 from benchmarks.staleness.sizes import FULL, QUICK, StalenessSizes
@@ -33,23 +33,15 @@ def findings(mode: str, sizes: StalenessSizes, seed: int) -> Iterator[Finding]:
         running.check()
 
 
-def read_auc(path: Path | None) -> dict[str, Any] | None:
-    """Return {mode: the AUC of each seed}, as another program has written it; None without a file."""
-    if path is None:
-        return None
-    auc: dict[str, Any] = json.loads(path.read_text())
-    return auc
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.staleness", description="Measure what bounded staleness saves.")
     parser.add_argument("--mode", action="append", choices=MODES, help="this mode: a number is a bound (may be repeated; default all)")
     parser.add_argument("--quick", action="store_true", help="small sizes and few steps: to see whether it runs")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--auc", type=Path, help="a JSON file {mode: [AUC of each seed]}, to be kept and plotted beside the times")
+    parser.add_argument("--auc", type=Path, help="what benchmarks.accuracy_staleness wrote: the AUC of each mode is kept with the times")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     chosen = parser.parse_args(arguments)
-    auc = read_auc(chosen.auc)
+    auc = None if chosen.auc is None else read_auc(chosen.auc)
     sizes = QUICK if chosen.quick else FULL
     about = {
         **about_run(chosen.seed, chosen.quick),
