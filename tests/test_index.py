@@ -162,6 +162,8 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
     slab_ids = np.zeros(20_000, dtype=np.uint64)
     table, twin = SlotIndex(table_salt(NAME), slab_ids), dict[int, int]()
     universe = rng.integers(0, 2**64, 12_000, dtype=np.uint64)
+    known = read_only(universe[:1])
+    found = table.find(known)
     for _ in range(120):
         batch: npt.NDArray[np.uint64] = read_only(rng.choice(universe, rng.integers(0, 400)))
         if rng.random() < 0.35:
@@ -169,8 +171,10 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
             assert table.remove(batch) == len(present)
             for id in present:
                 del twin[id]
+            known = read_only(rng.choice(universe, 500))
+            found = table.find(known)
         else:
-            slots, created = table.find_or_insert(batch)
+            slots, created = table.find_or_insert(batch, table.find(batch) if rng.random() < 0.5 else None)
             new = list(dict.fromkeys(int(id) for id in batch if int(id) not in twin))
             assert [int(batch[at]) for at in created] == new
             twin.update({int(id): int(slot) for id, slot in zip(batch, slots, strict=True)})
@@ -179,6 +183,9 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
         assert sorted(twin.values()) == table.live_slots().tolist()
         probe = read_only(rng.choice(universe, 300))
         assert table.find(probe).slots.tolist() == [twin.get(int(id), -1) for id in probe]
+        again = table.find_again(known, found)
+        assert again.slots.tolist() == [twin.get(int(id), -1) for id in known]
+        assert again.absent == sum(int(id) not in twin for id in known)
     assert table.growths >= 5
     assert all(int(slab_ids[slot]) == id for id, slot in twin.items())
 

@@ -48,6 +48,28 @@ def buckets(*ids: int) -> npt.NDArray[np.bool_]:
 # --- pull and update ---------------------------------------------------------------------------------------------------------
 
 
+def test_an_update_at_the_places_of_a_pull_makes_the_rows_that_were_absent_and_finds_those_made_since() -> None:
+    table = make_table()
+    table.update(ids_of(7), rows_of(3), SGD_1)
+    _, places = table.pull_with_places(ids_of(8, 7, 9))
+    table.update(ids_of(9), rows_of(1), SGD_1)
+    for _ in range(2):  # what was pulled stays as it was
+        table.update(ids_of(8, 7, 9), rows_of(1, 1, 1), SGD_1, places=places)
+        assert places.found.slots.tolist() == [-1, 0, -1]
+    assert held(table) == {7: [-4, -4], 8: [-1, -1], 9: [-2, -2]}
+
+
+def test_places_of_a_pull_count_no_more_once_a_row_is_dropped() -> None:
+    table = make_table()
+    table.update(ids_of(7, 8), rows_of(1, 1), SGD_1)
+    _, places = table.pull_with_places(ids_of(7, 8))
+    table.clear(buckets(7))
+    table.update(ids_of(5), rows_of(3), SGD_1)  # in the slot that 7 had
+    assert table.count_absent(ids_of(7, 8), places) == 1
+    table.update(ids_of(7, 8), rows_of(10, 10), SGD_1, places=places)
+    assert held(table) == {5: [-2, -2], 7: [-9, -9], 8: [-10, -10]}
+
+
 def test_a_pull_makes_no_row_and_an_update_does() -> None:
     table = make_table()
     assert table.pull(ids_of(7)).tolist() == [[1, 1]]

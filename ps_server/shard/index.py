@@ -105,12 +105,24 @@ class SlotIndex:
             slots[missing] = old_slots
         return Found(slots, absent)
 
-    def find_or_insert(self, ids: Ids) -> Inserted:
+    def find_again(self, ids: Ids, found: Found) -> Found:
+        """Return what `find` would now, given what it was for these ids: only those that were absent are looked up.
+
+        No id may have been removed since.
+        """
+        slots, absent = found.slots.copy(), 0
+        if found.absent:
+            missing = np.flatnonzero(slots < 0)
+            slots[missing], absent = self.find(read_only(ids[missing]))
+        return Found(slots, absent)
+
+    def find_or_insert(self, ids: Ids, found: Found | None = None) -> Inserted:
         """Look the ids up and give a slot to each absent one. `ids` as for `find`.
 
+        `found`: what `find` has given for them since the last change, where it was asked; its slots are written to.
         Raises ValueError, and changes nothing, where the slab could not take as many new ids.
         """
-        slots, absent = self.find(ids)
+        slots, absent = self.find(ids) if found is None else found
         if absent == 0:
             created = _NOTHING
         else:

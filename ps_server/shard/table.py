@@ -11,7 +11,7 @@ from ps_proto.requests import ColumnLayout
 from ps_proto.values import TableSpec
 from ps_server.events import MakeRows
 from ps_server.shard.blocks import rows_per_block
-from ps_server.shard.index import SlotIndex
+from ps_server.shard.index import Found, SlotIndex
 from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
 from ps_server.shard.records import Records, Rows, Slots, gather, scatter
 from ps_server.shard.snapshot import Snapshot
@@ -24,6 +24,27 @@ from sharding.wire_rows import encode_to
 Ids = npt.NDArray[np.uint64]
 
 NO_ORIGIN = Origin()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows of some ids lay when they were pulled. `standing`: what the table had to show then.
+
+    A slot stays its row's until the table drops rows; from then on it has another standing, which no table ever had.
+    """
+
+    found: Found
+    standing: object
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the slots."""
+        return self.found.slots.nbytes
+
+    def of(self, chosen: npt.NDArray[np.bool_]) -> "Places":
+        """Return the places of the ids that are True in bool[n]."""
+        slots = self.found.slots[chosen]
+        return Places(Found(slots, int(np.count_nonzero(slots < 0))), self.standing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +71,7 @@ class Table:
         self._rows = stored_rows(spec, rows_max)
         self._slab = self._rows.slab
         self._index = SlotIndex(self._salt, self._slab.ids)
+        self._standing = object()
         self._snapshots: list[weakref.ref[Snapshot]] = []
 
     def __len__(self) -> int:
@@ -91,8 +113,16 @@ class Table:
         No row is made: an absent id reads as its initial value. Where the table has no initial values (Assigned), it raises ValueError;
         `count_absent` tells beforehand.
         """
+        return self.pull_with_places(ids, make_rows)[0]
+
+    def pull_with_places(self, ids: Ids, make_rows: MakeRows = empty_aligned) -> tuple[WireRows, Places]:
+        """Return what `pull` does, and where the rows lie."""
         ids = _checked_ids(ids)
-        slots, absent = self._index.find(ids)
+        found = self._index.find(ids)
+        return self._rows_at(found, ids, make_rows), Places(found, self._standing)
+
+    def _rows_at(self, found: Found, ids: Ids, make_rows: MakeRows) -> WireRows:
+        slots, absent = found
         rows = make_rows(self._wire.shape(ids.size, self._dim), self._wire.dtype)
         if self._wire is FLOAT32:
             self._read(slots, ids, absent > 0, rows)
@@ -112,9 +142,15 @@ class Table:
             places = np.flatnonzero(slots < 0).astype(np.int32)
             self._rows.fill(out, places, ids[places])
 
-    def count_absent(self, ids: Ids) -> int:
-        """Return how many of the ids have no row; a repeat counts again."""
-        return self._index.find(_checked_ids(ids)).absent
+    def count_absent(self, ids: Ids, places: Places | None = None) -> int:
+        """Return how many of the ids have no row; a repeat counts again. `places`: as for `update`."""
+        return self._find(_checked_ids(ids), places).absent
+
+    def _find(self, ids: Ids, places: Places | None) -> Found:
+        """Look the ids up, of those that a pull has found and that stay where they were none again; the slots are the caller's."""
+        if places is None or places.standing is not self._standing:
+            return self._index.find(ids)
+        return self._index.find_again(ids, places.found)
 
     def make_room(self, ids: Ids) -> None:
         """Raise TableFull where rows for all these ids would not fit; change nothing."""
@@ -126,18 +162,20 @@ class Table:
         if len(self) + np.unique(absent).size > rows_max:
             raise TableFull(self.spec.name, rows_max)
 
-    def update(self, ids: Ids, gradients: Rows, parameters: dict[str, float], origin: Origin = NO_ORIGIN) -> None:
+    def update(
+        self, ids: Ids, gradients: Rows, parameters: dict[str, float], origin: Origin = NO_ORIGIN, places: Places | None = None
+    ) -> None:
         """Apply the optimizer once for each id with its gradient, float32[n, dim]; an absent one is made first, at its initial value.
 
-        `parameters` are the optimizer's numbers for this step, `origin` where the gradients come from. A repeat is applied one after
-        another. Raises TableFull, or ValueError for an absent id of a table without initial values; nothing is applied then.
+        `parameters` are the optimizer's numbers for this step, `origin` where the gradients come from, `places` what a pull of the same
+        ids has given, which saves a lookup while it holds. A repeat is applied one after another. Raises TableFull, or ValueError for an
+        absent id of a table without initial values; nothing is applied then.
         """
         ids, gradients = _checked_ids(ids), _checked_rows(gradients, ids.size, self._dim)
-        if not self._rows.initializer.has_values:
-            absent = self.count_absent(ids)
-            if absent:
-                raise ValueError(f"{absent} rows of table {self.spec.name!r} have no value yet, so no gradient can be applied")
-        slots, created = self._find_or_insert(ids)
+        found = self._find(ids, places)
+        if found.absent and not self._rows.initializer.has_values:
+            raise ValueError(f"{found.absent} rows of table {self.spec.name!r} have no value yet, so no gradient can be applied")
+        slots, created = self._find_or_insert(ids, found)
         if created.size:
             self._rows.make(slots[created], ids[created])
         self._rows.update(slots, ids, gradients, parameters, origin)
@@ -156,7 +194,12 @@ class Table:
     def clear(self, buckets: npt.NDArray[np.bool_]) -> None:
         """Drop the rows of the buckets that are True in bool[16384], with their state. O(rows)."""
         ids = self._slab.ids[self._index.live_slots()]
-        self._index.remove(read_only(ids[buckets[buckets_of(self._salt, read_only(ids))]]))
+        self._remove(ids[buckets[buckets_of(self._salt, read_only(ids))]])
+
+    def _remove(self, ids: Ids) -> None:
+        """Drop the rows of these ids: their slots may become those of others."""
+        self._standing = object()
+        self._index.remove(read_only(ids))
 
     def snapshot(self) -> Snapshot:
         """Return this instant of the table, which stays while the table goes on. O(rows): it copies the ids."""
@@ -174,7 +217,7 @@ class Table:
         ids, slots = ids[order], slots[order]
         records = aligned_rows(ids.size, self._slab.width)
         gather(self._slab.records, slots, records)
-        self._index.remove(read_only(ids))
+        self._remove(ids)
         return TablePart(ids, records)
 
     def adopt(self, part: TablePart) -> None:
@@ -191,10 +234,10 @@ class Table:
             slots, given = slots[created], read_only(given[created])
         self._rows.set(slots, given)
 
-    def _find_or_insert(self, ids: Ids) -> tuple[Slots, npt.NDArray[np.int32]]:
+    def _find_or_insert(self, ids: Ids, found: Found | None = None) -> tuple[Slots, npt.NDArray[np.int32]]:
         """Return the slots, about to be written, and the positions in the batch that got a new one, its state set."""
         self.make_room(ids)
-        slots, created = self._index.find_or_insert(ids)
+        slots, created = self._index.find_or_insert(ids, found)
         if self._snapshots:
             self._keep(slots)
         if created.size:

@@ -31,7 +31,7 @@ from ps_proto.values import (
 )
 from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.snapshot import Snapshot
-from ps_server.shard.table import Table, TablePart
+from ps_server.shard.table import Places, Table, TablePart
 from sharding.hashing import NUM_BUCKETS
 
 FEW_IDS = [0, 1, 2, 3, 2**63, 2**64 - 2, 2**64 - 1]
@@ -75,6 +75,7 @@ class TableMachine(RuleBasedStateMachine):
         self.table, self.twin = Table(spec), NaiveTable(spec)
         self.snapshots: list[tuple[Snapshot, Held]] = []
         self.parts: list[tuple[TablePart, Held]] = []
+        self.pulled: list[tuple[list[int], Places]] = []
         self.next_id = 0
 
     def rows(self, num_rows: int) -> npt.NDArray[np.float32]:
@@ -84,10 +85,10 @@ class TableMachine(RuleBasedStateMachine):
         """Ids whose rows are on their way: their buckets are no longer this server's."""
         return {id for _, part in self.parts for id in part}
 
-    def update_both(self, ids: list[int]) -> None:
+    def update_both(self, ids: list[int], places: Places | None = None) -> None:
         gradients, parameters = self.rows(len(ids)), self.twin.spec.optimizer.parameters()
         step, rank = int(self.rng.integers(0, 2**63)), int(self.rng.integers(-1, 4))
-        self.table.update(np.array(ids, dtype=np.uint64), gradients, parameters, Origin(step, rank))
+        self.table.update(np.array(ids, dtype=np.uint64), gradients, parameters, Origin(step, rank), places)
         self.twin.update(ids, gradients, parameters, step, rank)
 
     @rule(ids=id_lists)
@@ -117,6 +118,32 @@ class TableMachine(RuleBasedStateMachine):
     def pull(self, ids: list[int]) -> None:
         assert_same(self.table.pull(np.array(ids, dtype=np.uint64)), self.twin.pull(ids))
         assert self.table.count_absent(np.array(ids, dtype=np.uint64)) == sum(id not in self.twin.held for id in ids)
+
+    @rule(ids=id_lists, num_new=st.integers(0, 60))
+    def pull_with_places(self, ids: list[int], num_new: int) -> None:
+        """Of some ids that have rows and some that are about to get them."""
+        ids = [*ids, *range(self.next_id, self.next_id + num_new)]
+        rows, places = self.table.pull_with_places(np.array(ids, dtype=np.uint64))
+        assert_same(rows, self.twin.pull(ids))
+        self.pulled.append((ids, places))
+
+    @precondition(lambda self: self.pulled)
+    @rule(data=st.data())
+    def update_at_places(self, data: st.DataObject) -> None:
+        """However long ago they were pulled, and whatever has come and gone since: some of the ids, at the places of then."""
+        ids, places = data.draw(st.sampled_from(self.pulled))
+        chosen = np.array([id not in self.away() and self.rng.random() < 0.9 for id in ids], dtype=np.bool_)
+        some = [id for id, is_chosen in zip(ids, chosen, strict=True) if is_chosen]
+        absent = sum(id not in self.twin.held for id in some)
+        assert self.table.count_absent(np.array(some, dtype=np.uint64), places.of(chosen)) == absent
+        self.update_both(some, places.of(chosen))
+
+    @rule(ids=id_lists)
+    def clear(self, ids: list[int]) -> None:
+        gone = np.zeros(NUM_BUCKETS, dtype=np.bool_)
+        gone[[bucket_of(self.twin.spec.name, id) for id in ids]] = True
+        self.table.clear(gone)
+        self.twin.extract(gone.tolist())
 
     @rule()
     def take_snapshot(self) -> None:
