@@ -59,6 +59,7 @@ IDS = np.array([7, 0, 2**64 - 1, 2**63], dtype=np.uint64)
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 TABLES = (TableRows("user", IDS, ROWS), TableRows("item", IDS[:1], ROWS[:1, :2].copy()), TableRows("none", IDS[:0], ROWS[:0]))
 GRADIENTS = (*TABLES, TableRows("halves", IDS, encode_rows(ROWS, "bfloat16")), TableRows("bytes", IDS[:3], encode_rows(ROWS[:3], "int8")))
+LISTED = TableRows("listed", IDS[:0], ROWS, 2**63 - 1)  # of the ids of a pull
 COLUMNS = (ColumnLayout("m", 64, "float32"), ColumnLayout("t", 1, "uint32"))
 SPECS = (
     TableSpec("user", 64, Adam(0.5, (0.8, 0.9), 1e-6), Normal(1.0, 2.0), 2**64 - 1, BoundedStaleness(3)),
@@ -69,8 +70,8 @@ SHARD_MAP = ShardMap(
 )
 
 REQUESTS: tuple[object, ...] = (
-    Pull(FENCE, tuple(TableIds(table.table, table.ids) for table in TABLES), FINISHED, 2.5, 11),
-    Push(FENCE, 3, GRADIENTS, FINISHED.hyperparameters),
+    Pull(FENCE, (*[TableIds(table.table, table.ids) for table in TABLES], TableIds("listed", IDS, 2**63 - 1)), FINISHED, 2.5, 11),
+    Push(FENCE, 3, (LISTED, *GRADIENTS), FINISHED.hyperparameters),
     Assign(FENCE, 4, TABLES, True, COLUMNS),
     ClearTable(FENCE, 5, "user"),
     Finish(FENCE, FINISHED, True, 1.5),

@@ -93,6 +93,10 @@ def _header(rows: int = 2, dim: int = 2, **fields: object) -> pb.PushHeader:
     return pb.PushHeader(fence=_FENCE, tables=[pb.TableShape(table="user", rows=rows, dim=dim)], **fields)  # type: ignore[arg-type]
 
 
+def _header_of_list(pull: int) -> pb.PushHeader:
+    return pb.PushHeader(fence=_FENCE, tables=[pb.TableShape(table="user", rows=2, dim=2, pull=pull)])
+
+
 def _slice(ids: bytes = _ID * 2, rows: bytes = _ROW * 2, table: int = 0) -> list[pb.Slice]:
     return [pb.Slice(table=table, ids=ids, rows=rows)]
 
@@ -135,6 +139,17 @@ MALFORMED = {
         "16 bytes of ids, 0 bytes of rows",
     ),
     "too many rows": ([pb.PushPart(header=_header(1), slices=_slice())], "slices of table 'user'", "2 rows or more"),
+    "ids beside the name of a pull": (
+        [pb.PushPart(header=_header_of_list(7), slices=_slice())],
+        "slices of table 'user'",
+        "16 bytes of ids, 16 bytes of rows",
+    ),
+    "neither ids nor the name of a pull": (
+        [pb.PushPart(header=_header_of_list(0), slices=_slice(ids=b""))],
+        "slices of table 'user'",
+        "0 bytes of ids, 16 bytes of rows",
+    ),
+    "a negative pull": ([pb.PushPart(header=_header_of_list(-1))], "pull of table 'user'", "-1"),
     "too few rows": ([pb.PushPart(header=_header(3), slices=_slice())], "slices of table 'user'", "2 rows"),
 }
 
@@ -153,6 +168,22 @@ def test_ids_in_a_reply_are_refused(part: pb.PulledPart) -> None:
     assembler.take(pb.PulledPart(header=pb.PulledHeader(tables=[pb.TableShape(rows=1, dim=2)])))
     with pytest.raises(InvalidRequest):
         assembler.take(part)
+
+
+def test_only_a_pull_and_a_push_may_name_a_list() -> None:
+    shape = pb.TableShape(table="user", rows=1, dim=2, pull=1)
+    for kind, header in ((Assign, pb.AssignHeader(fence=_FENCE, tables=[shape])), (Pulled, pb.PulledHeader(tables=[shape]))):
+        with pytest.raises(InvalidRequest, match="pull of table 'user' is 1, but must be from 0 to 0, here"):
+            ASSEMBLERS[kind]("server-0").take_header(header)
+
+
+def test_a_push_that_names_a_pull_carries_no_ids() -> None:
+    push = Push(FENCE, 1, (TableRows("user", IDS[:0], ROWS, 5), TableRows("item", IDS, ROWS)))
+    (part,) = cut(push)
+    assert isinstance(part, pb.PushPart)
+    assert [len(piece.ids) for piece in part.slices] == [0, 8 * len(IDS)]
+    PushAssembler("server-0", 4 * 12 + 4 * (8 + 12)).take_header(part.header)  # and announces none
+    assert same(assemble(Push, cut(push, 30)), push)
 
 
 def test_replies_do_not_name_their_tables() -> None:

@@ -249,6 +249,19 @@ class NotOwner(ParameterServerError):
 
 
 @dataclass(eq=False)
+class UnknownKeyList(ParameterServerError):
+    """A push that names the ids of a pull which the server does not remember; nothing of it was applied (R19)."""
+
+    code = "ABORTED"
+    server: str
+    table: str
+    pull: int
+
+    def __str__(self) -> str:
+        return f"{self.server} does not remember the ids of table {self.table!r} in pull {self.pull}. Send the push again with its ids."
+
+
+@dataclass(eq=False)
 class MapBehind(ParameterServerError):
     """A server that does not hold the sender's shard map yet: hand the map on and ask again."""
 

@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableShape(_message.Message):
-    __slots__ = ("table", "rows", "dim", "wire")
+    __slots__ = ("table", "rows", "dim", "wire", "pull")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    PULL_FIELD_NUMBER: _ClassVar[int]
     table: str
     rows: int
     dim: int
     wire: str
-    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., wire: _Optional[str] = ...) -> None: ...
+    pull: int
+    def __init__(self, table: _Optional[str] = ..., rows: _Optional[int] = ..., dim: _Optional[int] = ..., wire: _Optional[str] = ..., pull: _Optional[int] = ...) -> None: ...
 
 class Slice(_message.Message):
     __slots__ = ("table", "ids", "rows")

@@ -8,7 +8,7 @@ An assembler makes room once, from the row counts that the header announces, and
 peer sent: a request over the limit is RequestTooLarge before any room is made, whatever else does not fit is InvalidRequest.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -41,6 +41,7 @@ from sharding.wire_format import FLOAT32, FORMATS, WireFormat, WireRows, format_
 PART_SIZE_BYTES = 1 << 20
 PART_SIZE_BYTES_MAX = 32 << 20  # the contract allows 64 MiB a message; a header may be large too
 REQUEST_BYTES_MAX = 8 << 30
+PULL_MAX = 2**63 - 1
 COMPRESSED = frozenset(FORMATS) - {FLOAT32.name}
 
 Streamed = Pull | Pulled | Push | Assign | ExportPart
@@ -62,6 +63,7 @@ class _Block:
     table: str
     ids: Ids | None
     rows: WireRows | None
+    pull: int = 0
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.rows is not None and len(self.ids) != len(self.rows):
@@ -69,7 +71,7 @@ class _Block:
 
     @property
     def shape(self) -> pb.TableShape:
-        wire = {"table": self.table, "rows": self.count}
+        wire: dict[str, Any] = {"table": self.table, "rows": self.count, "pull": self.pull}
         if self.rows is not None:
             form = format_of(self.rows)
             wire |= {"dim": form.dim(self.rows), "wire": "" if form is FLOAT32 else form.name}
@@ -115,7 +117,7 @@ def _take_apart(value: Streamed) -> tuple[type[Message], type[Message], dict[str
             wire = {"fence": _encode_fence(value.fence), "wait_s": value.wait_s, "at_step": value.at_step}
             if value.finished is not None:
                 wire["finished"] = encode(value.finished)
-            return pb.PullPart, pb.PullHeader, wire, [_Block(table.table, table.ids, None) for table in value.tables]
+            return pb.PullPart, pb.PullHeader, wire, [_Block(table.table, table.ids, None, table.pull) for table in value.tables]
         case Pulled():
             return pb.PulledPart, pb.PulledHeader, {"step": value.step}, [_Block("", None, rows) for rows in value.rows]
         case Push():
@@ -124,11 +126,12 @@ def _take_apart(value: Streamed) -> tuple[type[Message], type[Message], dict[str
                 "seq": value.seq,
                 "hyperparameters": [encode(item) for item in value.hyperparameters],
             }
-            return pb.PushPart, pb.PushHeader, wire, _blocks(value.tables)
+            blocks = [_Block(table.table, None if table.pull else table.ids, table.rows, table.pull) for table in value.tables]
+            return pb.PushPart, pb.PushHeader, wire, blocks
         case Assign():
             wire = {"fence": _encode_fence(value.fence), "seq": value.seq, "only_absent": value.only_absent}
             wire["columns"] = [encode(column) for column in value.columns]
-            return pb.AssignPart, pb.AssignHeader, wire, _blocks(value.tables)
+            return pb.AssignPart, pb.AssignHeader, wire, [_Block(table.table, table.ids, table.rows) for table in value.tables]
         case ExportPart():
             return pb.ExportedPart, pb.ExportedHeader, {}, [_Block("", value.ids, value.rows)]
 
@@ -150,10 +153,6 @@ def headed(value: Streamed) -> tuple[Message, list[NDArray[Any]]]:
 def _encode_fence(fence: Fence) -> Message:
     """Return the message of a fence, which a worker sends many times over in a step; nobody writes to it."""
     return encode(fence)
-
-
-def _blocks(tables: Iterable[TableRows]) -> list[_Block]:
-    return [_Block(table.table, table.ids, table.rows) for table in tables]
 
 
 def _cut_blocks(blocks: list[_Block], part_size_bytes: int) -> Iterator[list[pb.Slice]]:
@@ -180,10 +179,12 @@ def _cut_blocks(blocks: list[_Block], part_size_bytes: int) -> Iterator[list[pb.
 
 @dataclass(slots=True)
 class _Table:
-    """The room for what the slices of one table bring; the first `filled` rows are there."""
+    """The room for what the slices of one table bring; the first `filled` rows are there. `brings_ids`: whether they bring ids too."""
 
     table: str
     count: int
+    pull: int
+    brings_ids: bool
     ids: Ids
     rows: WireRows
     filled: int = 0
@@ -197,10 +198,10 @@ class _Table:
 class Announced:
     """What a header says of the value that it begins.
 
-    shapes  (name, rows, dim, format) of each table.     nbytes  of all arrays.     about  the value's fields in the header, by name.
+    shapes  (name, rows, dim, format, pull) of each table.     nbytes  of all arrays.     about  the value's fields in the header, by name.
     """
 
-    shapes: tuple[tuple[str, int, int, WireFormat], ...]
+    shapes: tuple[tuple[str, int, int, WireFormat, int], ...]
     nbytes: int
     about: dict[str, Any]
 
@@ -212,6 +213,7 @@ class Assembler(Generic[AnyStreamed]):
     header: ClassVar[type[Any]]
     brings_ids: ClassVar[bool] = True
     brings_rows: ClassVar[bool] = True
+    pulls_max: ClassVar[int] = 0  # the greatest number of a pull that a table may have here
     columns_max: ClassVar[int] = MAX_DIM
     wires: ClassVar[frozenset[str]] = frozenset()  # how its rows may travel beside float32
 
@@ -241,7 +243,7 @@ class Assembler(Generic[AnyStreamed]):
         names = {shape.table for shape in header.tables}
         if any(names) and len(names) < len(header.tables):
             raise InvalidRequest("header.tables", f"{len(header.tables)} tables of {len(names)} names", "each table once")
-        shapes = tuple([(shape.table, shape.rows, shape.dim, FORMATS[shape.wire or FLOAT32.name]) for shape in header.tables])
+        shapes = tuple([(shape.table, shape.rows, shape.dim, FORMATS[shape.wire or FLOAT32.name], shape.pull) for shape in header.tables])
         return Announced(shapes, nbytes, cls._decode_header(header))
 
     def make_room(self, announced: Announced, make: MakeArray = empty_aligned) -> None:
@@ -258,7 +260,7 @@ class Assembler(Generic[AnyStreamed]):
         return [room for table in self._tables for room in self._rooms_of(table)]
 
     def _rooms_of(self, table: _Table) -> Iterator[NDArray[Any]]:
-        if self.brings_ids:
+        if table.brings_ids:
             yield table.ids
         if self.brings_rows:
             yield table.rows
@@ -274,7 +276,7 @@ class Assembler(Generic[AnyStreamed]):
         begin, end = table.filled, table.filled + count
         if end > table.count:
             raise InvalidRequest(table.what, f"{end} rows or more", f"{table.count} rows, as announced")
-        if self.brings_ids:
+        if table.brings_ids:
             table.ids[begin:end] = np.frombuffer(ids, dtype=ID)
         if self.brings_rows:
             table.rows[begin:end] = np.frombuffer(rows, dtype=table.rows.dtype).reshape(count, table.rows.shape[1])
@@ -308,22 +310,30 @@ class Assembler(Generic[AnyStreamed]):
         if shape.wire and shape.wire not in cls.wires:
             want = " or ".join([repr(name) for name in sorted({"", *cls.wires})])
             raise InvalidRequest(f"wire of table {shape.table!r}", repr(shape.wire), f"{want}, here")
+        if not 0 <= shape.pull <= cls.pulls_max:
+            raise InvalidRequest(f"pull of table {shape.table!r}", str(shape.pull), f"from 0 to {cls.pulls_max}, here")
         form = FORMATS[shape.wire or FLOAT32.name]
-        return shape.rows * (ID.itemsize * cls.brings_ids + form.row_size_bytes(shape.dim) * cls.brings_rows)
+        return shape.rows * (ID.itemsize * cls._brings_ids(shape.pull) + form.row_size_bytes(shape.dim) * cls.brings_rows)
 
-    def _make_table(self, name: str, count: int, dim: int, form: WireFormat, make: MakeArray) -> _Table:
-        ids = make((count,), ID) if self.brings_ids else _NO_IDS
+    @classmethod
+    def _brings_ids(cls, pull: int) -> bool:
+        """Return whether a table's slices bring ids, where it has the number of a pull."""
+        return cls.brings_ids
+
+    def _make_table(self, name: str, count: int, dim: int, form: WireFormat, pull: int, make: MakeArray) -> _Table:
+        brings_ids = self._brings_ids(pull)
+        ids = make((count,), ID) if brings_ids else _NO_IDS
         rows = make(form.shape(count, dim), form.dtype) if self.brings_rows else _NO_ROWS
-        return _Table(name, count, ids, rows)
+        return _Table(name, count, pull, brings_ids, ids, rows)
 
     def _count(self, table: _Table, ids: bytes, rows: bytes) -> int:
         """Return how many rows a slice brings."""
         row_bytes = table.rows.dtype.itemsize * table.rows.shape[1]
-        count, rest = divmod(len(ids), ID.itemsize) if self.brings_ids else divmod(len(rows), row_bytes)
+        count, rest = divmod(len(ids), ID.itemsize) if table.brings_ids else divmod(len(rows), row_bytes)
         if rest:
             raise InvalidRequest(table.what, f"{len(ids)} bytes of ids, {len(rows)} bytes of rows", "whole ids and rows")
-        if len(ids) != count * ID.itemsize * self.brings_ids or len(rows) != count * row_bytes:
-            want = f"{ID.itemsize * self.brings_ids} bytes of ids and {row_bytes} bytes of rows for each"
+        if len(ids) != count * ID.itemsize * table.brings_ids or len(rows) != count * row_bytes:
+            want = f"{ID.itemsize * table.brings_ids} bytes of ids and {row_bytes} bytes of rows for each"
             raise InvalidRequest(table.what, f"{len(ids)} bytes of ids, {len(rows)} bytes of rows", want)
         return count
 
@@ -334,6 +344,7 @@ class PullAssembler(Assembler[Pull]):
     part = pb.PullPart
     header = pb.PullHeader
     brings_rows = False
+    pulls_max = PULL_MAX
 
     @staticmethod
     def _decode_header(header: pb.PullHeader) -> dict[str, Any]:
@@ -343,7 +354,7 @@ class PullAssembler(Assembler[Pull]):
         return {"fence": _fence("Pull", header), "finished": finished, "wait_s": header.wait_s, "at_step": header.at_step}
 
     def _build(self, tables: list[_Table], about: dict[str, Any]) -> Pull:
-        return Pull(tables=tuple(TableIds(table.table, table.ids) for table in tables), **about)
+        return Pull(tables=tuple(TableIds(table.table, table.ids, table.pull) for table in tables), **about)
 
 
 class PulledAssembler(Assembler[Pulled]):
@@ -368,6 +379,11 @@ class PushAssembler(Assembler[Push]):
     part = pb.PushPart
     header = pb.PushHeader
     wires = COMPRESSED
+    pulls_max = PULL_MAX
+
+    @classmethod
+    def _brings_ids(cls, pull: int) -> bool:
+        return pull == 0
 
     @staticmethod
     def _decode_header(header: pb.PushHeader) -> dict[str, Any]:
@@ -429,4 +445,4 @@ def _fence(what: str, header: Any) -> Fence:
 
 
 def _table_rows(tables: list[_Table]) -> tuple[TableRows, ...]:
-    return tuple(TableRows(table.table, table.ids, table.rows) for table in tables)
+    return tuple(TableRows(table.table, table.ids, table.rows, table.pull) for table in tables)

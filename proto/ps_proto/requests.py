@@ -41,22 +41,25 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class TableIds:
-    """Some ids of a table. ids uint64[n]; a repeat is legal."""
+    """Some ids of a table. ids uint64[n]; a repeat is legal. `pull`: the number by which the server is to remember them (R19); 0: none."""
 
     table: str
     ids: Ids
+    pull: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
     """Rows (or gradients) of a table. ids uint64[n], each once; rows float32[n, dim], C-contiguous.
 
-    Those of a push are as the table's `wire` has them.
+    Those of a push are as the table's `wire` has them. `pull`: in a push, the number of the rank's pull of whose ids the rows are, in their
+    order (R19); then `ids` is empty. 0: none.
     """
 
     table: str
     ids: Ids
     rows: WireRows
+    pull: int = 0
 
 
 @dataclass(frozen=True, slots=True)

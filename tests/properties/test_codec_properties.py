@@ -27,6 +27,7 @@ hyperparameters = st.lists(st.builds(Hyperparameters, st.text(max_size=8), numbe
 finished = st.none() | st.builds(Finished, counts, hyperparameters, st.binary(max_size=20))
 waits = st.floats(0, 1e9)
 at_steps = st.integers(-1, 2**31 - 1)
+pull_numbers = st.integers(1, 2**63 - 1)
 
 
 def ids_of(count: int) -> st.SearchStrategy[Any]:
@@ -42,19 +43,22 @@ def rows_of(count: int, dim: int) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def tables(draw: st.DrawFn, forms: tuple[WireFormat, ...] = (FLOAT32,)) -> tuple[TableRows, ...]:
+def tables(draw: st.DrawFn, forms: tuple[WireFormat, ...] = (FLOAT32,), may_be_listed: bool = False) -> tuple[TableRows, ...]:
     found = []
     for name in draw(st.lists(st.text(min_size=1, max_size=8), max_size=3, unique=True)):
         count, dim, form = draw(st.integers(0, 6)), draw(st.integers(1, 5)), draw(st.sampled_from(forms))
         rows = draw(rows_of(count, dim) if form is FLOAT32 else wire_rows_of(count, dim, form))
-        found.append(TableRows(name, draw(ids_of(count)), rows))
+        pull = draw(st.just(0) | pull_numbers) if may_be_listed else 0
+        found.append(TableRows(name, draw(ids_of(0 if pull else count)), rows, pull))
     return tuple(found)
 
 
 ANY_FORM = tuple(FORMATS.values())
-table_ids = tables().map(lambda some: tuple(TableIds(table.table, table.ids) for table in some))
+table_ids = st.tuples(tables(), st.just(0) | pull_numbers).map(
+    lambda drawn: tuple(TableIds(table.table, table.ids, drawn[1]) for table in drawn[0])
+)
 pulls = st.builds(Pull, fences, table_ids, finished, waits, at_steps)
-pushes = st.builds(Push, fences, st.integers(0, 2**32 - 1), tables(ANY_FORM), hyperparameters)
+pushes = st.builds(Push, fences, st.integers(0, 2**32 - 1), tables(ANY_FORM, may_be_listed=True), hyperparameters)
 columns = st.lists(st.builds(ColumnLayout, st.text(max_size=8), st.integers(-(2**31), 2**31 - 1), st.text(max_size=8)), max_size=3).map(
     tuple
 )

@@ -34,6 +34,7 @@ def test_values_of_any_shape_come_back(shapes: list[tuple[int, int]], seed: int,
     values: list[object] = [
         Push(FENCE, 1, tables),
         Pull(FENCE, tuple([TableIds(table.table, table.ids) for table in tables])),
+        Push(FENCE, 1, tuple([TableRows(table.table, table.ids[:0], table.rows, 7) for table in tables])),
         Pulled(tuple(rows), 3),
         Push(FENCE, 1, tuple([TableRows(table.table, table.ids, encode_rows(table.rows, wire)) for table in tables])),
         Pulled(tuple([encode_rows(table, wire) for table in rows]), 3),
