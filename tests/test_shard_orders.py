@@ -300,6 +300,9 @@ def test_the_numbers_are_those_of_what_happened() -> None:
         "pulls": 1.0,
         "pushes": 2.0,
         "pushes_repeated": 1.0,
+        "key_lists": 0.0,
+        "key_lists_bytes": 0.0,
+        "key_lists_unknown": 0.0,
         "pushes_late": 0.0,
         "contributions_dropped": 0.0,
         "steps_decided": 0.0,
@@ -321,6 +324,7 @@ def test_the_numbers_are_those_of_what_happened() -> None:
         "user": {
             "rows_pulled": 3.0,
             "rows_pushed": 4.0,
+            "rows_listed": 0.0,
             "rows_repeated": 0.0,
             "rows_updated": 2.0,
             "rows_unread": 0.0,

@@ -8,7 +8,7 @@ from ps_proto.requests import Hyperparameters, Ids, Rows
 from ps_proto.values import Async, Mode, Sync, TableSpec
 from ps_server.shard.counters import Counters
 from ps_server.shard.optimizers.optimizer import Origin
-from ps_server.shard.table import Table
+from ps_server.shard.table import Places, Table
 
 
 class Catalog:
@@ -74,14 +74,17 @@ class Catalog:
             self._known(item.table).spec.optimizer.with_parameters(item.parameters)  # of a failed one too: its steps go on
         return {item.table: item.parameters for item in hyperparameters}
 
-    def update(self, name: str, ids: Ids, gradients: Rows, parameters: dict[str, float] | None, origin: Origin) -> None:
+    def update(
+        self, name: str, ids: Ids, gradients: Rows, parameters: dict[str, float] | None, origin: Origin, places: Places | None = None
+    ) -> None:
         """Let the table's optimizer take gradients float32[n, dim] for ids that do not repeat; None: with its own numbers.
 
+        `places`: where a pull of the same ids has found them.
         Raises OptimizerFailed where it raises or has raised before; from then on the table is neither read nor changed.
         """
         table = self.get(name)
         try:
-            table.update(ids, gradients, parameters or table.spec.optimizer.parameters(), origin)
+            table.update(ids, gradients, parameters or table.spec.optimizer.parameters(), origin, places)
         except Exception as error:  # it may be a user's own and raise anything; its rows may be half updated, those of others are not
             self.failures[name] = OptimizerFailed(self._server, name, table.spec.optimizer.label, _described(error))
             raise replace(self.failures[name]) from error

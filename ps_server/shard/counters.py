@@ -9,6 +9,7 @@ class TableCounters:
 
     rows_pulled: int = 0
     rows_pushed: int = 0
+    rows_listed: int = 0  # of those pushed, such as came under the number of a pull, without ids
     rows_repeated: int = 0  # pushed again under a name that was applied: dropped
     rows_updated: int = 0  # rows that an optimizer touched
     rows_unread: int = 0  # of them, those whose optimizer asked how they were read, and nobody knew
@@ -28,6 +29,7 @@ class Counters:
     pushes_repeated: int = 0
     pushes_late: int = 0  # for a step that was over, in a job with backup workers: not taken
     contributions_dropped: int = 0  # pushes that were staged for a step whose fold took others
+    key_lists_unknown: int = 0  # pushes that named a pull whose ids were not remembered
     steps_decided: int = 0  # by this server
     folds: int = 0
     refused: int = 0

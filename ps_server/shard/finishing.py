@@ -4,6 +4,7 @@ from ps_proto.errors import InvalidRequest
 from ps_proto.requests import OBSERVER, Done, Finish
 from ps_server.events import Body
 from ps_server.shard.catalog import Catalog
+from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import Membership
 from ps_server.shard.parking import Parking, Wait
 from ps_server.shard.steps import Steps
@@ -12,10 +13,11 @@ from ps_server.shard.steps import Steps
 class Finisher:
     """The turn of Finish."""
 
-    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, parking: Parking) -> None:
+    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, key_lists: KeyLists, parking: Parking) -> None:
         self._membership = membership
         self._catalog = catalog
         self._steps = steps
+        self._key_lists = key_lists
         self._parking = parking
 
     def finish(self, request: int, finish: Finish, now_s: float) -> Body | None:
@@ -27,6 +29,7 @@ class Finisher:
             self._steps.learn(finish.fence.rank, finish.finished)
         if finish.leave:
             self._steps.leave(finish.fence.rank)
+            self._key_lists.forget(finish.fence.rank)
         if finish.wait_s <= 0:
             return Done(self._steps.step)
         last = self._steps.clocks.finished[finish.fence.rank]

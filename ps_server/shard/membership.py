@@ -84,13 +84,15 @@ class Membership:
         servers = self.shard_map.servers if self.shard_map is not None else ()
         return {server.name: server.address for server in servers if server.name != self.server}
 
-    def take_map(self, shard_map: ShardMap) -> None:
-        """Follow this map if it is newer."""
-        if self.shard_map is None or shard_map.version > self.shard_map.version:
+    def take_map(self, shard_map: ShardMap) -> bool:
+        """Follow this map if it is newer; return whether it is."""
+        is_newer = self.shard_map is None or shard_map.version > self.shard_map.version
+        if is_newer:
             names = [server.name for server in shard_map.servers]
             self._me = names.index(self.server) if self.server in names else -1
             self.shard_map = shard_map
             self._owns_all = bool(np.all(shard_map.owners == self._me))
+        return is_newer
 
     def check_term(self, term: int) -> None:
         """Raise StaleOrder for an order from a coordinator that was replaced; follow a newer one."""

@@ -7,6 +7,7 @@ from ps_proto.errors import InvalidRequest, Recovering
 from ps_proto.requests import Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob, StepDecided
 from ps_proto.values import Sync
 from ps_server.shard.catalog import Catalog
+from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import Membership
 from ps_server.shard.steps import Steps
 from ps_server.shard.writing import Writer
@@ -17,15 +18,17 @@ ORDERS = (InstallMap, InstallTable, StartJob, FenceRank, ResolveRank)
 class Orders:
     """Turns of the coordinator's orders."""
 
-    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, writer: Writer) -> None:
+    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, key_lists: KeyLists, writer: Writer) -> None:
         self._membership = membership
         self._catalog = catalog
         self._steps = steps
+        self._key_lists = key_lists
         self._writer = writer
 
     def install_map(self, request: int, order: InstallMap, now_s: float) -> Done:
         """Follow a newer map; any peer may hand it on."""
-        self._membership.take_map(order.shard_map)
+        if self._membership.take_map(order.shard_map):
+            self._key_lists.clear()
         return Done(self._steps.step)
 
     def install_table(self, request: int, order: InstallTable, now_s: float) -> Done:
@@ -41,6 +44,7 @@ class Orders:
             raise InvalidRequest("world_size", str(order.world_size), "at least 1")
         if order.job > self._steps.job:
             self._membership.retire()
+            self._key_lists.clear()
             self._membership.world_size = order.world_size
             self._catalog.job_mode = order.mode
             backup_workers = order.mode.backup_workers if isinstance(order.mode, Sync) else 0
@@ -51,6 +55,7 @@ class Orders:
         """Refuse the rank's lower incarnations from now on; say how far it came."""
         self._membership.check_term(order.term)
         self._membership.fence_rank(order.rank, order.incarnation)
+        self._key_lists.forget(order.rank)
         clocks, window = self._steps.clocks, self._writer.window
         highest = max([clocks.clock_max, *(window.last_clock(rank) for rank in window.ranks)])
         return RankFenced(self._steps.facts.get(order.rank), window.last_clock(order.rank), highest, order.rank in clocks.left_after)

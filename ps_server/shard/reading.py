@@ -8,6 +8,7 @@ from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
 from ps_server.shard.exports import Exports
 from ps_server.shard.gate import Gate
+from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import Membership
 from ps_server.shard.parking import Parking, Wait
 from ps_server.shard.steps import Steps
@@ -25,6 +26,7 @@ class Reader:
         steps: Steps,
         parking: Parking,
         exports: Exports,
+        key_lists: KeyLists,
         counters: Counters,
         bytes_max: int,
     ) -> None:
@@ -35,6 +37,7 @@ class Reader:
         self._steps = steps
         self._parking = parking
         self._exports = exports
+        self._key_lists = key_lists
         self._counters = counters
 
     # --- pulls ---------------------------------------------------------------------------------------------------------------
@@ -68,18 +71,20 @@ class Reader:
         tables = [self._catalog.get(part.table) for part in pull.tables]
         if not all([self.gate.may_read(self._catalog.mode(table), pull.fence, pull.at_step) for table in tables]) or self._unset(pull):
             return None
-        rows = tuple([table.pull(part.ids, make_rows) for table, part in zip(tables, pull.tables, strict=True)])
+        read = [table.pull_with_places(part.ids, make_rows) for table, part in zip(tables, pull.tables, strict=True)]
         self._counters.pulls += 1
         if pull.fence.rank != OBSERVER and tables:
             self._counters.saw_staleness(pull.fence.clock - self._steps.clocks.min_clock)
-        for table, part, read in zip(tables, pull.tables, rows, strict=True):
+        for table, part, (rows, places) in zip(tables, pull.tables, read, strict=True):
             if pull.fence.rank != OBSERVER and not self._catalog.is_synchronous(part.table):
-                self._steps.reads.keep(table, pull.fence, part.ids, read, is_borrowed)
+                self._steps.reads.keep(table, pull.fence, part.ids, rows, is_borrowed)
+            if pull.fence.rank != OBSERVER and part.pull:
+                self._key_lists.keep(pull.fence, part.table, part.pull, part.ids, places)
             counters = self._counters.table(part.table)
             counters.rows_pulled += part.ids.size
             counters.bytes_in += part.ids.nbytes
-            counters.bytes_out += read.nbytes
-        return Pulled(rows, self._steps.step)
+            counters.bytes_out += rows.nbytes
+        return Pulled(tuple([rows for rows, _ in read]), self._steps.step)
 
     def _unset(self, pull: Pull) -> tuple[str, int] | None:
         """Return the first table, and how many of the rows asked for, that rank 0 has yet to assign (R18)."""

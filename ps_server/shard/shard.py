@@ -41,6 +41,7 @@ from ps_server.shard.clocks import Clocks
 from ps_server.shard.counters import Counters
 from ps_server.shard.exports import Exports
 from ps_server.shard.finishing import Finisher
+from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import Membership
 from ps_server.shard.orders import ORDERS, Orders
 from ps_server.shard.parking import Parking
@@ -75,13 +76,16 @@ class Shard:
         self.steps = Steps(self.membership, self.catalog, self.counters)
         self._exports = Exports(server)
         self._parking = Parking(server, self.counters, self.membership.check)
-        self.reader = Reader(self.membership, self.catalog, self.steps, self._parking, self._exports, self.counters, bytes_max)
-        self.writer = Writer(self.membership, self.catalog, self.steps, self.counters)
+        self.key_lists = KeyLists(server, self.counters)
+        self.reader = Reader(
+            self.membership, self.catalog, self.steps, self._parking, self._exports, self.key_lists, self.counters, bytes_max
+        )
+        self.writer = Writer(self.membership, self.catalog, self.steps, self.key_lists, self.counters)
         self._teller = Teller(self.membership)
         self._orders_taken = 0
         self._woken_at = self._progress()
-        finisher = Finisher(self.membership, self.catalog, self.steps, self._parking)
-        orders = Orders(self.membership, self.catalog, self.steps, self.writer)
+        finisher = Finisher(self.membership, self.catalog, self.steps, self.key_lists, self._parking)
+        orders = Orders(self.membership, self.catalog, self.steps, self.key_lists, self.writer)
         self._turns: dict[type[Any], Callable[[int, Any, float], Body | None]] = {
             OpenExport: self.reader.open_export,
             ReadExport: self.reader.read_export,
@@ -161,6 +165,8 @@ class Shard:
             "parked": float(len(self._parking)),
             "staged_rows": float(self.staging.rows_count),
             "staged_bytes": float(self.staging.nbytes),
+            "key_lists": float(len(self.key_lists)),
+            "key_lists_bytes": float(self.key_lists.nbytes),
             "exports_open": float(len(self._exports)),
         }
         tables = {

@@ -3,7 +3,7 @@
 A request is checked whole, then takes effect whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +13,10 @@ from ps_proto.requests import OBSERVER, Assign, ClearTable, ColumnLayout, Done, 
 from ps_proto.values import Assigned
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
+from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import CLOCK_MAX, Membership
 from ps_server.shard.steps import Steps
-from ps_server.shard.table import Table
+from ps_server.shard.table import Places, Table
 from ps_server.shard.window import Buckets, Window
 from sharding.finite import all_finite
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
@@ -25,23 +26,28 @@ from sharding.wire_rows import decode_rows
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """Rows of a request that have not been applied: ids uint64[n], rows float32[n, width], buckets int32[n]."""
+    """Rows of a request that have not been applied: ids uint64[n], rows float32[n, width], buckets int32[n].
+
+    `places`: where a pull has found the rows of these ids, if it is known.
+    """
 
     table: str
     ids: Ids
     rows: Rows
     buckets: Buckets
+    places: Places | None
 
 
 class Writer:
     """Turns of the requests that write."""
 
-    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, counters: Counters) -> None:
+    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, key_lists: KeyLists, counters: Counters) -> None:
         self.window = Window()
         self.values_set = 0  # how often rows that a pull may wait for were assigned
         self._membership = membership
         self._catalog = catalog
         self._steps = steps
+        self._key_lists = key_lists
         self._counters = counters
 
     def push(self, request: int, push: Push, now_s: float, is_borrowed: bool = False) -> Done:
@@ -52,12 +58,13 @@ class Writer:
         """
         self._membership.check(push.fence)
         self._check_writer(push)
-        given, push = push, replace(push, tables=tuple([self._opened(part) for part in push.tables]))
+        given, (push, places) = push, self._with_ids(push)
+        push = replace(push, tables=tuple([self._opened(part) for part in push.tables]))
         self._check_rows(push)
         parameters = self._catalog.parameters(push.hyperparameters)
         for part in push.tables:
             table = self._catalog.tables[part.table]
-            if isinstance(table.spec.initializer, Assigned) and table.count_absent(part.ids):
+            if isinstance(table.spec.initializer, Assigned) and table.count_absent(part.ids, places.get(part.table)):
                 raise InvalidRequest(f"ids of table {part.table!r}", "without a value", "assigned by rank 0 before they are pushed to")
         staged: list[TableRows] = []
         arriving: list[TableRows] = []
@@ -74,17 +81,20 @@ class Writer:
             if not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, own):
                 self._counters.pushes_repeated += 1
         failure: OptimizerFailed | None = None
-        for fresh in self._fresh(push, arriving):
+        for fresh in self._fresh(push, arriving, places):
             origin = self._steps.reads.origin(self._catalog.tables[fresh.table], push.fence, push.seq, fresh.ids)
             try:
-                self._catalog.update(fresh.table, fresh.ids, fresh.rows, parameters.get(fresh.table), origin)
+                self._catalog.update(fresh.table, fresh.ids, fresh.rows, parameters.get(fresh.table), origin, fresh.places)
             except OptimizerFailed as error:
                 failure = failure or error
             else:
                 self._record(push, fresh)
         for part in given.tables:
             counters = self._counters.table(part.table)
-            counters.rows_pushed += part.ids.size
+            counters.rows_pushed += len(part.rows)
+            if part.pull:
+                counters.rows_listed += len(part.rows)
+                self._key_lists.forget_before(push.fence, part.table, part.pull)
             counters.bytes_in += part.ids.nbytes + part.rows.nbytes
         if failure is not None:
             raise failure
@@ -97,7 +107,7 @@ class Writer:
         self._check_rows(assign)
         for part in assign.tables:
             _check_setter(assign.fence, self._catalog.tables[part.table])
-        for fresh in self._fresh(assign, assign.tables):
+        for fresh in self._fresh(assign, assign.tables, {}):
             table = self._catalog.tables[fresh.table]
             self.values_set += isinstance(table.spec.initializer, Assigned)
             (table.restore if assign.columns else table.assign)(fresh.ids, fresh.rows, assign.only_absent)
@@ -120,9 +130,10 @@ class Writer:
         self.window.record(rank, buckets, name)
         return Done(self._steps.step)
 
-    def _fresh(self, request: Push | Assign, parts: Sequence[TableRows]) -> list[_Fresh]:
+    def _fresh(self, request: Push | Assign, parts: Sequence[TableRows], places: Mapping[str, Places]) -> list[_Fresh]:
         """Return what of the parts has not been applied yet; the caller applies it in this turn, and records what it has applied.
 
+        `places`: by table, where it is known.
         Asked for all of them before any is recorded: tables share buckets.
         """
         rank, name = request.fence.rank, push_name(request.fence.clock, request.seq)
@@ -130,10 +141,12 @@ class Writer:
         for part in parts:
             buckets = buckets_of(table_salt(part.table), part.ids)
             fresh = self.window.fresh(rank, buckets, name)
+            known = places.get(part.table)
             if fresh is None:
-                found.append(_Fresh(part.table, part.ids, part.rows, buckets))
+                found.append(_Fresh(part.table, part.ids, part.rows, buckets, known))
             else:
-                found.append(_Fresh(part.table, part.ids[fresh], part.rows[fresh], buckets[fresh]))
+                known = None if known is None else known.of(fresh)
+                found.append(_Fresh(part.table, part.ids[fresh], part.rows[fresh], buckets[fresh], known))
                 self._counters.table(part.table).rows_repeated += int(part.ids.size - fresh.sum())
         return found
 
@@ -148,6 +161,15 @@ class Writer:
         return FORMATS[self._catalog.tables[part.table].spec.wire]
 
     # --- checks --------------------------------------------------------------------------------------------------------------
+
+    def _with_ids(self, push: Push) -> tuple[Push, dict[str, Places]]:
+        """Return a push with the ids of the pulls that it names, and by table where that pull found their rows; UnknownKeyList (R19)."""
+        tables, places = list(push.tables), {}
+        for position, part in enumerate(tables):
+            if part.pull:
+                known = self._key_lists.get(push.fence, part.table, part.pull, len(part.rows))
+                tables[position], places[part.table] = replace(part, ids=known.ids), known.places
+        return replace(push, tables=tuple(tables)), places
 
     def _opened(self, part: TableRows) -> TableRows:
         """Return a part of a push with gradients float32[n, dim]; InvalidRequest where they do not come as the table's `wire` says."""
@@ -170,7 +192,8 @@ class Writer:
                 raise InvalidRequest(f"rows of table {part.table!r}", f"{part.rows.dtype}{list(part.rows.shape)}", want)
             if not all_finite(np.ascontiguousarray(part.rows[:, : table.spec.dim])):  # state may count, and be any bits
                 raise InvalidRequest(f"rows of table {part.table!r}", "not finite (inf or nan)", "finite everywhere")
-            self._membership.check_owned(part.table, part.ids)
+            if not part.pull:  # the ids of a pull were looked at then, under the same map
+                self._membership.check_owned(part.table, part.ids)
         for part in request.tables:
             self._check_room(part)
 
