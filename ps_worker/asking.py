@@ -9,7 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
-from ps_proto.errors import BarrierTimeout, MapBehind, NotOwner, ParameterServerError, RowsUnset, StalenessTimeout, Unreachable
+from ps_proto.errors import (
+    BarrierTimeout,
+    MapBehind,
+    NotOwner,
+    ParameterServerError,
+    RowsUnset,
+    StalenessTimeout,
+    UnknownKeyList,
+    Unreachable,
+)
 from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
 from ps_worker.rooms import Lend, lends_nothing
 
@@ -74,12 +83,16 @@ class World:
 
 
 class Question(NamedTuple):
-    """A body for a peer. `nbytes`: what it and its answer carry. `hand_on`: what to tell a peer whose shard map is behind (R1)."""
+    """A body for a peer. `nbytes`: what it and its answer carry. `hand_on`: what to tell a peer whose shard map is behind (R1).
+
+    `in_full`: makes what a peer is asked instead that does not know a key list which the body names (R19).
+    """
 
     address: str
     body: Any
     nbytes: int = 0
     hand_on: Any = None
+    in_full: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,12 @@ class Asker:
                     replies[peer] = outcome
                     del pending[peer]
                     silent_since_s.pop(peer, None)
+            for peer in [peer for peer, error in errors.items() if isinstance(error, UnknownKeyList)]:
+                in_full = pending[peer].in_full
+                if in_full is not None:
+                    pending[peer] = pending[peer]._replace(body=in_full(), in_full=None)
+                    silent_since_s.pop(peer, None)
+                    del errors[peer]
             if not errors:
                 continue
             worst = _worst(errors)

@@ -18,20 +18,25 @@ def lends_nothing(nbytes: int) -> None:
 
 
 class Size(NamedTuple):
-    """How much room a table needs: for so many ids and as many rows of `width` elements."""
+    """How much room a table needs: for so many rows of `width` elements and, if it `has_ids`, as many ids."""
 
     rows_count: int
     width: int
     dtype: np.dtype[Any]
+    has_ids: bool = True
 
     @classmethod
-    def of(cls, rows_count: int, rows: WireRows) -> "Size":
+    def of(cls, rows_count: int, rows: WireRows, has_ids: bool = True) -> "Size":
         """Return the size of `rows_count` rows such as these."""
-        return cls(rows_count, rows.shape[1], rows.dtype)
+        return cls(rows_count, rows.shape[1], rows.dtype, has_ids)
+
+    @property
+    def ids_count(self) -> int:
+        return self.rows_count if self.has_ids else 0
 
     @property
     def ids_bytes(self) -> int:
-        return filled(8 * self.rows_count)
+        return filled(8 * self.ids_count)
 
     @property
     def rows_bytes(self) -> int:
@@ -39,7 +44,7 @@ class Size(NamedTuple):
 
 
 def rooms(sizes: Sequence[Size], lend: Lend) -> list[tuple[Ids, WireRows]] | None:
-    """Return room for the ids uint64[rows_count] and rows dtype[rows_count, width] of each table, or None where none is lent.
+    """Return room for the ids uint64[ids_count] and rows dtype[rows_count, width] of each table, or None where none is lent.
 
     They lie one behind another, each filled up to a multiple of 64 bytes: a lane of shared memory sends arrays that do as they are.
     """
@@ -48,7 +53,7 @@ def rooms(sizes: Sequence[Size], lend: Lend) -> list[tuple[Ids, WireRows]] | Non
         return None
     made, begin = [], 0
     for size in sizes:
-        ids: Ids = np.ndarray((size.rows_count,), np.uint64, memory, begin)
+        ids: Ids = np.ndarray((size.ids_count,), np.uint64, memory, begin)
         rows: WireRows = np.ndarray((size.rows_count, size.width), size.dtype, memory, begin + size.ids_bytes)
         begin += size.ids_bytes + size.rows_bytes
         made.append((ids, rows))

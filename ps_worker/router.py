@@ -1,6 +1,6 @@
 """From the caller's ids to one request per server, and from the servers' rows back to the caller's order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,31 +56,39 @@ class Wanted(NamedTuple):
 class Part(NamedTuple):
     """What one server owns of the table at `position` in the request.
 
-    `order` int64[n]: the places of `ids` among the table's; None: it owns them all.
+    `order` int64[n]: the places of `ids` among the table's; None: it owns them all. `pull`: the number of a pull by which the server knows
+    them, or is to (R19); 0: none.
     """
 
     position: int
     ids: Ids
     order: Indexes | None
+    pull: int = 0
 
 
 def route(tables: Sequence[Wanted], shard_map: ShardMap) -> dict[str, list[Part]]:
     """Return the parts of each server that owns any of the ids; a table's parts are disjoint and together hold all of them."""
     routed: dict[str, list[Part]] = {}
-    servers = shard_map.servers
     for position, wanted in enumerate(tables):
-        if len(servers) == 1:
-            if wanted.ids.size:
-                routed.setdefault(servers[0].name, []).append(Part(position, wanted.ids, None))
-            continue
-        by_owner = split(table_salt(wanted.table), wanted.ids, shard_map.owners, len(servers))
-        for index, server in enumerate(servers):
-            order = by_owner.part(index)
-            if order.size == wanted.ids.size and order.size:
-                routed.setdefault(server.name, []).append(Part(position, wanted.ids, None))
-            elif order.size:
-                routed.setdefault(server.name, []).append(Part(position, gather_ids(wanted.ids, order), order))
+        for server, part in parts_of(position, wanted, shard_map):
+            routed.setdefault(server, []).append(part)
     return routed
+
+
+def parts_of(position: int, wanted: Wanted, shard_map: ShardMap, pull: int = 0) -> Iterator[tuple[str, Part]]:
+    """Yield each server that owns any of the ids of one table, the one at `position` in the request, and its part."""
+    servers = shard_map.servers
+    if len(servers) == 1:
+        if wanted.ids.size:
+            yield servers[0].name, Part(position, wanted.ids, None, pull)
+        return
+    by_owner = split(table_salt(wanted.table), wanted.ids, shard_map.owners, len(servers))
+    for index, server in enumerate(servers):
+        order = by_owner.part(index)
+        if order.size == wanted.ids.size and order.size:
+            yield server.name, Part(position, wanted.ids, None, pull)
+        elif order.size:
+            yield server.name, Part(position, gather_ids(wanted.ids, order), order, pull)
 
 
 def join(dims: Sequence[int], sizes: Sequence[int], answers: Sequence[tuple[Part, WireRows]]) -> list[Rows]:

@@ -59,7 +59,13 @@ class Peers:
     """A coordinator and servers that say yes to everything, unless `hooks` say otherwise: a hook returns an outcome or None."""
 
     def __init__(
-        self, mode: Mode | None, tables: tuple[TableSpec, ...] = (SYNC, ASYNC), clock: int = 0, servers: int = 3, lend: Lend = lends_nothing
+        self,
+        mode: Mode | None,
+        tables: tuple[TableSpec, ...] = (SYNC, ASYNC),
+        clock: int = 0,
+        servers: int = 3,
+        lend: Lend = lends_nothing,
+        list_ids_min: int = 4_096,
     ) -> None:
         self.map = shard_map(servers=servers)
         self.mode = mode
@@ -67,7 +73,7 @@ class Peers:
         self.clock = clock
         self.hooks: list[Callable[[Call], Any]] = []
         self.script = Scripted(self.answer, lend=lend)
-        self.worker = Worker("coordinator:1", self.script.world, PATIENCE)
+        self.worker = Worker("coordinator:1", self.script.world, PATIENCE, list_ids_min)
 
     def answer(self, call: Call) -> Any:
         for hook in self.hooks:

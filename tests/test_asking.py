@@ -15,6 +15,7 @@ from ps_proto.errors import (
     RowsUnset,
     StaleIncarnation,
     StalenessTimeout,
+    UnknownKeyList,
     Unreachable,
 )
 from ps_proto.requests import Done, Fence, Finish, GetCluster
@@ -45,6 +46,30 @@ def test_all_are_asked_at_once_and_answers_come_by_peer() -> None:
     assert ask(script, a="x", b="y") == {"a": "one", "b": "two"}
     assert script.calls == [Call("a", "host-a", "x", 1.0), Call("b", "host-b", "y", 1.0)]
     assert script.pauses == []
+
+
+UNKNOWN = UnknownKeyList("a", "user", 7)
+
+
+def test_who_does_not_know_a_key_list_is_asked_in_full_at_once_and_the_others_not_again() -> None:
+    script = scripted(a=[BLIP, UNKNOWN, "one"], b=["two"])
+    questions = {"a": Question("host-a", "by list", in_full=lambda: "in full"), "b": Question("host-b", "y", in_full=lambda: "never")}
+    assert script.run(Asker(script.world, PATIENCE).ask(questions)) == {"a": "one", "b": "two"}
+    assert [(call.peer, call.body) for call in script.calls] == [("a", "by list"), ("b", "y"), ("a", "by list"), ("a", "in full")]
+    assert len(script.pauses) == 1
+
+
+def test_who_does_not_know_a_key_list_though_it_was_sent_in_full_is_an_error() -> None:
+    script = scripted(a=[UNKNOWN, UNKNOWN])
+    with pytest.raises(UnknownKeyList):
+        script.run(Asker(script.world, PATIENCE).ask({"a": Question("host-a", "by list", in_full=lambda: "in full")}))
+
+
+def test_a_refusal_in_full_is_heard_as_any() -> None:
+    script, heard = scripted(a=[UNKNOWN, InvalidRequest("rows", "nan", "finite")]), []
+    with pytest.raises(InvalidRequest):
+        script.run(Asker(script.world, PATIENCE).ask({"a": Question("host-a", "x", in_full=lambda: "y")}, lambda: heard.append(True)))
+    assert heard == [True]
 
 
 def test_nothing_to_ask_asks_nothing() -> None:

@@ -13,6 +13,7 @@ from ps_proto.frames import filled
 from ps_proto.requests import Push
 from ps_proto.values import Async, Sync
 from ps_worker.asking import Call
+from ps_worker.protocol.key_lists import KeyList
 from ps_worker.protocol.merged import Merged, lay
 from ps_worker.rooms import Size, lends_nothing, rooms
 from sharding.arrays import empty_aligned
@@ -69,6 +70,16 @@ def test_what_is_laid_is_a_copy_with_repeats_summed() -> None:
     assert begin_of(second.rows, lender.lent[0]) == 192
 
 
+def test_rows_for_the_ids_of_a_list_lie_without_ids() -> None:
+    lender, known = Lender(), KeyList.of(7, 1, ids_of(3, 9), {})
+    given = [Merged.of(name, ids_of(3, 9), rows_of(1.0, 2.0), repeats=True) for name in ("user", "item", "other")]
+    laid = lay([given[0].of_list(known), given[1].of_list(None), given[2].of_list(known)], lender)
+    assert [begin_of(item.rows, lender.lent[0]) for item in laid] == [0, 128, 192]
+    assert [item.wanted.ids.tolist() for item in laid] == [[3, 9]] * 3
+    assert laid[0].wanted.ids is laid[2].wanted.ids is known.ids
+    assert [item.rows.tolist() for item in laid] == [[[1.0], [2.0]]] * 3
+
+
 @pytest.mark.parametrize("lend", [lends_nothing, Lender()], ids=["where it is", "laid"])
 @pytest.mark.parametrize(("ids", "problem"), [((7, 2), "not finite (inf or nan)"), ((7, 7), "once repeats are summed")])
 def test_what_is_not_finite_is_refused_by_the_name_of_its_table(lend: Lender, ids: tuple[int, int], problem: str) -> None:
@@ -82,9 +93,10 @@ def test_what_is_not_finite_is_refused_by_the_name_of_its_table(lend: Lender, id
 # --- where a worker's pushes lie -------------------------------------------------------------------------------------------------
 
 
-def joined(servers: int, wire: str = "float32") -> tuple[Lender, Peers]:
+def joined(servers: int, wire: str = "float32", list_ids_min: int = 4_096) -> tuple[Lender, Peers]:
     lender = Lender()
-    return lender, Peers(Async(), (SYNC, replace(ASYNC, wire=wire)), servers=servers, lend=lender).joined()
+    tables = (SYNC, replace(ASYNC, wire=wire))
+    return lender, Peers(Async(), tables, servers=servers, lend=lender, list_ids_min=list_ids_min).joined()
 
 
 def lies_in(array: NDArray[np.generic], lent: Sequence[NDArray[np.uint8]]) -> bool:
@@ -123,6 +135,21 @@ def test_several_servers_are_each_sent_what_was_gathered_for_them_tables_that_on
     assert heard == {"server-0": [("dense", [[1.0]]), ("sparse", [[3.0]])], "server-1": [("dense", [[2.0]])]}
     assert len(lender.lent) == 2
     assert all([lies_in(array, lender.lent) for array in arrays_of(pushes)])
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_what_is_pushed_by_name_is_laid_without_its_ids(servers: int) -> None:
+    lender, peers = joined(servers, list_ids_min=1)
+    for _ in range(2):  # the first one shows that these tables are pushed to
+        peers.run(peers.worker.pull([("dense", ids_of(0, 1)), ("sparse", ids_of(1, 0))]))
+        peers.run(peers.worker.push([("dense", ids_of(0, 1), rows_of(1.0, 2.0)), ("sparse", ids_of(1, 0), rows_of(3.0, 4.0))]))
+        lent = lender.lent[-servers:]
+    second = [body for _, body in peers.heard() if isinstance(body, Push)][-servers:]
+    assert [memory.nbytes for memory in lent] == [2 * 64] * servers
+    for body, memory in zip(second, lent, strict=True):
+        assert [part.ids.size for part in body.tables] == [0, 0]
+        assert [begin_of(part.rows, memory) for part in body.tables] == [0, 64]
+    assert sorted([row for body in second for part in body.tables for row in part.rows.ravel().tolist()]) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_server_that_is_sent_all_of_it_needs_no_copy() -> None:

@@ -8,6 +8,7 @@
     steps.py       names, and which step is finished and who has heard it
     lateness.py    being late in a job with backup workers
     reading.py     pulls and exports, all of one step where it matters
+    key_lists.py   the ids of the last pulls, by which a push may name its own
     merged.py      the rows of a push: one for each id, repeats summed, finite, laid where they are sent from
     named.py       a push under its name, the same on every attempt; writing.py sends it until all have acknowledged
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids, Rows
+from ps_worker.protocol.key_lists import KeyList
 from ps_worker.rooms import Lend, Size, rooms
 from ps_worker.router import Wanted
 from sharding.finite import all_finite, copy_finite
@@ -17,10 +18,14 @@ from sharding.wire_rows import encode_rows
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The ids that are written, each once, and their rows: float32[unique, width], or as they travel."""
+    """The ids that are written, each once, and their rows: float32[unique, width], or as they travel.
+
+    `listed`: the list of a pull of these ids, which servers may know; then the ids are its own array.
+    """
 
     wanted: Wanted
     rows: WireRows
+    listed: KeyList | None = None
 
     @classmethod
     def of(cls, table: str, ids: Ids, given: Rows, repeats: bool) -> "Merged":
@@ -42,11 +47,22 @@ class Merged:
             raise self._not_finite()
         return self
 
+    def of_list(self, listed: KeyList | None) -> "Merged":
+        """Return it as what is pushed to the ids of a list, where there is one."""
+        return self if listed is None else Merged(self.wanted._replace(ids=listed.ids), self.rows, listed)
+
+    @property
+    def size(self) -> Size:
+        """Return the room that it needs: the ids of a list need not travel."""
+        return Size.of(self.wanted.ids.size, self.rows, has_ids=self.listed is None)
+
     def laid(self, ids: Ids, rows: Rows) -> "Merged":
-        """Return a copy of it in these arrays, checked as it is copied: InvalidRequest as `checked`."""
-        ids[:] = self.wanted.ids
+        """Return a copy of it in these arrays, of its size, checked as it is copied: InvalidRequest as `checked`."""
         if not copy_finite(self.rows, rows):
             raise self._not_finite()
+        if self.listed is not None:
+            return replace(self, rows=rows)
+        ids[:] = self.wanted.ids
         return Merged(self.wanted._replace(ids=ids), rows)
 
     def encoded(self, wire: str) -> "Merged":
@@ -54,7 +70,7 @@ class Merged:
         return replace(self, rows=encode_rows(self.rows, wire)) if format_of(self.rows) is FLOAT32 else self
 
     def copied(self) -> "Merged":
-        return Merged(self.wanted._replace(ids=self.wanted.ids.copy()), self.rows.copy())
+        return Merged(self.wanted._replace(ids=self.wanted.ids.copy()), self.rows.copy(), self.listed)
 
     def _not_finite(self) -> InvalidRequest:
         got = "not finite (inf or nan)" if self.wanted.inverse is None else "not finite (inf or nan) once repeats are summed"
@@ -63,7 +79,7 @@ class Merged:
 
 def lay(merged: Sequence[Merged], lend: Lend) -> tuple[Merged, ...]:
     """Return it in memory that is lent, where there is some, once all of it is finite; else InvalidRequest names the table."""
-    room = rooms([Size.of(item.wanted.ids.size, item.rows) for item in merged], lend)
+    room = rooms([item.size for item in merged], lend)
     if room is None:
         return tuple([item.checked() for item in merged])
     return tuple([item.laid(*its) for item, its in zip(merged, room, strict=True)])

@@ -12,6 +12,8 @@ from sharding.shard_map import ShardMap
 COORDINATOR = "the coordinator"
 WAIT_SLICE_S = 10.0  # a server parks a pull this long; then the worker says whom it waits for, and asks again
 
+_NONE: Mapping[str, Callable[[], Any]] = {}
+
 T = TypeVar("T")
 
 
@@ -35,11 +37,16 @@ class Peers:
         """Ask the coordinator; return its reply."""
         return (yield from self._asker.ask({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
 
-    def ask(self, bodies: Mapping[str, Any], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
-        """Ask some servers one request each; return the replies by server. `on_refused` is `Asker.ask`'s."""
+    def ask(
+        self, bodies: Mapping[str, Any], on_refused: Callable[[], None] | None = None, in_full: Mapping[str, Callable[[], Any]] = _NONE
+    ) -> Operation[dict[str, Any]]:
+        """Ask some servers one request each; return the replies by server.
+
+        `on_refused` is `Asker.ask`'s, `in_full` a `Question`'s, by server.
+        """
         hand_on = InstallMap(self._view.map)
         addresses = {server.name: server.address for server in self._view.map.servers}
-        questions = {peer: Question(addresses[peer], body, self._nbytes(body), hand_on) for peer, body in bodies.items()}
+        questions = {peer: Question(addresses[peer], body, self._nbytes(body), hand_on, in_full.get(peer)) for peer, body in bodies.items()}
         return self._asker.ask(questions, on_refused)
 
     def ask_all(self, body: Any) -> Operation[dict[str, Any]]:

@@ -7,22 +7,24 @@ from ps_proto.errors import StepPassed
 from ps_proto.requests import OpenExport, Pull, Rows, TableIds
 from ps_proto.values import Async, BoundedStaleness
 from ps_worker.asking import Operation
+from ps_worker.protocol.key_lists import KeyLists
 from ps_worker.protocol.peers import Peers
 from ps_worker.protocol.steps import Steps
 from ps_worker.protocol.tables import Tables
 from ps_worker.protocol.view import View
-from ps_worker.router import Part, Wanted, join, route
+from ps_worker.router import Part, Wanted, join
 from sharding.wire_format import WireRows
 
 
 class Reader:
     """Pulls rows and opens exports. It changes nothing, but tells every server that the step before is finished (R4)."""
 
-    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps) -> None:
+    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps, key_lists: KeyLists) -> None:
         self._view = view
         self._peers = peers
         self._tables = tables
         self._steps = steps
+        self._key_lists = key_lists
 
     def may_ask_ahead(self, tables: Sequence[str], turn: int) -> bool:
         """Return whether a pull for `turn` could be answered before this worker has finished the steps up to it."""
@@ -43,7 +45,8 @@ class Reader:
         return [item.expand(rows) for item, rows in zip(wanted, joined, strict=True)]
 
     def _read(self, wanted: Sequence[Wanted], turn: int) -> Operation[list[tuple[Part, WireRows]]]:
-        routed = route(wanted, self._view.map)
+        pulling = self._key_lists.route_pull(wanted, self._view.map)
+        routed = pulling.parts
         asked = {server: _ids(wanted, parts) for server, parts in routed.items()}
         synchronous = any([self._view.is_synchronous(item.table) for item in wanted])
         if self._view.is_observer:
@@ -52,6 +55,7 @@ class Reader:
             replies = yield from self._read_though_late(asked, turn)
         else:
             replies = yield from self._read_as_rank(asked, turn + self._view.skipped)
+        self._key_lists.answered(pulling)
         return [(part, rows) for server, parts in routed.items() for part, rows in zip(parts, replies[server].rows, strict=True)]
 
     def _pulls(self, asked: Mapping[str, tuple[TableIds, ...]], at_step: int) -> dict[str, Any]:
@@ -120,4 +124,4 @@ class Reader:
 
 
 def _ids(wanted: Sequence[Wanted], parts: Sequence[Part]) -> tuple[TableIds, ...]:
-    return tuple([TableIds(wanted[part.position].table, part.ids) for part in parts])
+    return tuple([TableIds(wanted[part.position].table, part.ids, part.pull) for part in parts])

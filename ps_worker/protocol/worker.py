@@ -6,6 +6,7 @@ from typing import Any
 from ps_proto.requests import ColumnLayout, Fence, Finished, GetStats, Ids, Rows
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience, World
+from ps_worker.protocol.key_lists import IDS_MIN, KeyLists
 from ps_worker.protocol.membership import Membership
 from ps_worker.protocol.peers import Peers
 from ps_worker.protocol.reading import Reader
@@ -20,17 +21,18 @@ from sharding.shard_map import ShardMap
 class Worker:
     """One client's part in the cluster. Arguments are taken when an operation is created, so that it may wait in a queue.
 
-    `coordinator`: its address. Operations that need a rank raise ObserverCannot before there is one.
+    `coordinator`: its address. `list_ids_min`: `KeyLists`' ids_min. Operations that need a rank raise ObserverCannot before there is one.
     """
 
-    def __init__(self, coordinator: str, world: World, patience: Patience | None = None) -> None:
+    def __init__(self, coordinator: str, world: World, patience: Patience | None = None, list_ids_min: int = IDS_MIN) -> None:
         self._view = View()
         self._peers = Peers(coordinator, self._view, world, patience or Patience())
         self._membership = Membership(self._view, self._peers)
         self._tables = Tables(self._view, self._peers)
         self._steps = Steps(self._view, self._peers, self._tables, world.exclusive)
-        self._reader = Reader(self._view, self._peers, self._tables, self._steps)
-        self._writer = Writer(self._view, self._peers, self._tables, self._steps, world.lend)
+        self._key_lists = KeyLists(world.exclusive, list_ids_min)
+        self._reader = Reader(self._view, self._peers, self._tables, self._steps, self._key_lists)
+        self._writer = Writer(self._view, self._peers, self._tables, self._steps, self._key_lists, world.lend)
 
     # --- what it knows -----------------------------------------------------------------------------------------------------------
 

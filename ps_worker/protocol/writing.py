@@ -1,11 +1,13 @@
 """What a worker writes: each under a name, sent to its owners until all have acknowledged it (R2, R3, R14)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, PushPartlyTaken, StaleIncarnation, UnfinishedPush
 from ps_proto.requests import Assign, ClearTable, ColumnLayout, Ids, Push, Rows
 from ps_worker.asking import Operation
+from ps_worker.protocol.key_lists import KeyLists
 from ps_worker.protocol.merged import Merged, lay
 from ps_worker.protocol.named import Named
 from ps_worker.protocol.peers import Peers
@@ -14,26 +16,27 @@ from ps_worker.protocol.tables import Tables
 from ps_worker.protocol.view import View
 from ps_worker.retry import is_refusal
 from ps_worker.rooms import Lend, lends_nothing
-from ps_worker.router import Part, route
+from ps_worker.router import Part
 from sharding.wire_format import FLOAT32
 
 
 class Writer:
     """Sends pushes and what else changes rows. One of them at most is unacknowledged, and only it may follow itself (R14)."""
 
-    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps, lend: Lend) -> None:
+    def __init__(self, view: View, peers: Peers, tables: Tables, steps: Steps, key_lists: KeyLists, lend: Lend) -> None:
         """`lend`: what the transport sends from without one more copy."""
         self._lend = lend
         self._view = view
         self._peers = peers
         self._tables = tables
         self._steps = steps
+        self._key_lists = key_lists
         self._unacknowledged: Named | None = None
 
     def push(self, tables: Sequence[tuple[str, Ids, Rows]]) -> Operation[None]:
         """Push gradients, float32[n, dim] for ids uint64[n], repeats summed in the caller's order."""
         self._view.check_ranked("push")
-        merged = self._laid([Merged.of(table, ids, rows, repeats=True) for table, ids, rows in tables], is_push=True)
+        merged = self._laid([self._of_list(Merged.of(table, ids, rows, repeats=True)) for table, ids, rows in tables], is_push=True)
         clock, seq = self._steps.take_name(is_push=True)
         return self._send(Named(clock, seq, merged))
 
@@ -66,6 +69,9 @@ class Writer:
         """Raise UnfinishedPush where a push was not acknowledged everywhere."""
         if self._unacknowledged is not None:
             raise UnfinishedPush(self._unacknowledged.clock, self._unacknowledged.seq)
+
+    def _of_list(self, item: Merged) -> Merged:
+        return item.of_list(self._key_lists.find(item.wanted, self._view.map.version))
 
     def _laid(self, merged: Sequence[Merged], is_push: bool) -> tuple[Merged, ...]:
         """Check what is given (R17), and lay it where it is sent from, if one server gets all of it as it is."""
@@ -104,13 +110,22 @@ class Writer:
 
     def _write(self, named: Named, may_forget: bool) -> Operation[dict[str, Any]]:
         """Ask each owner once. `may_forget`: let go of what every one of them refuses."""
+        in_full: dict[str, Callable[[], Any]] = {}
         if named.clears is None:
-            routed = route(named.wanted, self._view.map)
+            routed = named.routed(self._view.map)
             bodies: dict[str, Any] = {server: self._body(named, parts) for server, parts in routed.items()}
+            naming = [server for server, parts in routed.items() if any([part.pull for part in parts])]
+            in_full = {server: partial(self._in_full, named, routed[server]) for server in naming}
         else:
             clear = ClearTable(self._view.fence(named.clock), named.seq, named.clears)
             bodies = dict.fromkeys(self._peers.servers(), clear)
-        return self._peers.ask(bodies, self._forget if may_forget else None)
+        return self._peers.ask(bodies, self._forget if may_forget else None, in_full)
+
+    def _in_full(self, named: Named, parts: Sequence[Part]) -> Push | Assign:
+        """Return what a server gets that does not know the pulls which a push names."""
+        for part in parts:
+            self._key_lists.forget(named.merged[part.position].wanted.table, part.pull)
+        return self._body(named, [part._replace(pull=0) for part in parts])
 
     def _forget(self) -> None:
         """Let go of a push that nobody took: its name stays unused, and others may follow."""

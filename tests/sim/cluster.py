@@ -158,7 +158,7 @@ class Simulation:
 
     def _worker(self) -> Worker:
         world = World(now_s=lambda: self.time.now_s, uniform=self.rng.random, on_wait=self.waited.append)
-        return self.worker_class("coordinator", world, self.patience)
+        return self.worker_class("coordinator", world, self.patience, list_ids_min=1)
 
     def worker(self, name: str, script: Callable[[Worker], Script], start_s: float = 0.0) -> WorkerNode:
         """Start a worker that runs `script`."""

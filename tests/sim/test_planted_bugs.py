@@ -35,9 +35,9 @@ class FinishesFirst(Writer):
 class FinishesEarly(Worker):
     """Says that a step is finished before its last push is acknowledged."""
 
-    def __init__(self, coordinator: str, world: World, patience: Patience | None = None) -> None:
-        super().__init__(coordinator, world, patience)
-        self._writer = FinishesFirst(self._view, self._peers, self._tables, self._steps, world.lend)
+    def __init__(self, coordinator: str, world: World, patience: Patience | None = None, list_ids_min: int = 1) -> None:
+        super().__init__(coordinator, world, patience, list_ids_min)
+        self._writer = FinishesFirst(self._view, self._peers, self._tables, self._steps, self._key_lists, world.lend)
 
 
 class ServerWindow(Window):
