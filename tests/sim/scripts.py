@@ -97,6 +97,11 @@ class Ledger:
             self.pushed[table, id] += 1
             self.by_step.setdefault((table, id), []).append(step)
 
+    def clear(self, table: str) -> None:
+        """Count the table's pushes anew."""
+        for key in [key for key in self.pushed if key[0] == table]:
+            self.pushed[key] = 0
+
     def saw(self, rank: int, table: str, clock: int, ids: Ids, rows: Rows) -> None:
         """Check a pull for step `clock`: it holds every push of steps < clock - bound of every rank, and no push that nobody made."""
         if self.bound is None:
