@@ -16,7 +16,7 @@ from inprocess import PATIENCE, Fault, InProcess
 from jobs import checksum
 from polling import poll_until
 from ps_proto.errors import BarrierTimeout, InvalidRequest, Unreachable
-from ps_proto.requests import Pull
+from ps_proto.requests import Pull, Push
 from ps_proto.values import SGD, Adagrad, Adam, Async, BoundedStaleness, Mode, Sync, Zeros
 from ps_worker.nn.reading import RowModule
 from ps_worker.prefetch.device import moved
@@ -606,3 +606,60 @@ def test_arguments_that_cannot_be_are_refused(options: dict[str, Any], match: st
 def test_ids_of_anything_but_our_modules_are_refused(given: Any) -> None:
     with pytest.raises(InvalidRequest, match="what `ids` returns"):
         next(iter(ps.prefetch([torch.tensor([1])], given)))
+
+
+# --- key lists ------------------------------------------------------------------------------------------------------------------
+
+
+def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let servers remember pulls of a few ids too."""
+    monkeypatch.setattr("ps_worker.protocol.worker.Worker.__init__.__defaults__", (None, 1))
+
+
+def pushed_by_name(cluster: InProcess) -> list[dict[str, bool]]:
+    """Return of each push, over all servers, whether its tables named a pull."""
+    found: list[dict[str, bool]] = []
+    names: list[tuple[int, int]] = []
+    for _, body in cluster.calls:
+        if isinstance(body, Push):
+            if (body.fence.clock, body.seq) not in names:
+                names.append((body.fence.clock, body.seq))
+                found.append({})
+            for part in body.tables:
+                found[-1][part.table] = found[-1].get(part.table, True) and part.pull > 0
+    return found
+
+
+@each_mode
+@pytest.mark.parametrize("depth", [1, 2])
+def test_each_step_names_the_pull_of_its_batch_once_a_push_has_shown_that_it_trains(
+    mode: Mode, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_lists(monkeypatch)
+    cluster = InProcess(2)
+    with cluster.connect(0, 1, mode) as client:
+        model = Model()
+        plainly(model, optimizer_of(model, client), ps.prefetch(batches(8), ids_for(model), depth=depth))
+    by_name = pushed_by_name(cluster)
+    assert len(by_name) == 8
+    # What was asked for before the first push is not remembered: the first batch, and as many as are read ahead of it.
+    assert by_name[depth + 1 :] == [{"C": True, "D": True, "dense": True}] * (7 - depth)
+    assert not any(shard.counters.key_lists_unknown for shard in cluster.shards.values())
+
+
+@pytest.mark.parametrize("mode", [Async(), Sync()], ids=str)
+def test_steps_without_prefetch_name_their_pulls_too(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_lists(monkeypatch)
+    cluster = InProcess(2)
+    with cluster.connect(0, 1, mode) as client:
+        model = Model()
+        plainly(model, optimizer_of(model, client), batches(5))
+    assert pushed_by_name(cluster)[1:] == [{"C": True, "D": True, "dense": True}] * 4
+
+
+def test_the_bits_do_not_depend_on_key_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    without = trained(plainly, 1)
+    small_lists(monkeypatch)
+    assert trained(plainly, 1) == without
+    monkeypatch.setattr("ps_server.shard.key_lists.KeyLists._known", lambda lists, fence: None)  # servers forget at once
+    assert trained(plainly, 1) == without
