@@ -24,7 +24,7 @@ from benchmarks.harness import Result, measure
 from benchmarks.latency import latency_case
 from benchmarks.machine import commit, describe_machine
 from benchmarks.pulling import pull_case
-from benchmarks.pushing import push_case
+from benchmarks.pushing import push_after_pull_case, push_case
 from benchmarks.report import HEAD, as_json, line
 from benchmarks.sizes import FULL, QUICK, Sizes
 from benchmarks.start_up import start_up_case
@@ -34,6 +34,7 @@ from benchmarks.training import training_case
 SHARED = {
     "W1": (pull_case, TRANSPORTS),
     "W2": (push_case, ("arena",)),
+    "W2-pulled": (push_after_pull_case, ("arena",)),
     "W3": (dense_case, ("arena",)),
     "W4": (latency_case, ("arena",)),
 }

@@ -24,13 +24,21 @@ def run_quick(path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_every_case_of_traffic_runs_and_is_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, written = run_quick(tmp_path / "bench.json", *[f"--case=W{number}" for number in (1, 2, 3, 4, 6)])
+    code, written = run_quick(tmp_path / "bench.json", *[f"--case={name}" for name in ("W1", "W2", "W2-pulled", "W3", "W4", "W6")])
     assert code == 0, capsys.readouterr().err
     assert (written["seed"], written["quick"], written["wrong_answer"], written["commit"]) == (3, True, None, commit())
     assert {"cpu", "cores", "memory", "system", "python", "numpy", "numba", "grpcio", "load"} == set(written["machine"])
     results = written["results"]
     pulls = [f"W1 pull, {transport}" for transport in ("arena", "unix", "tcp", "grpc")]
-    others = ["W2 push, arena", "W3 dense, arena", "W3 dense, arena", "W4 pull of 16, arena", "W4 pull of 16, arena"]
+    others = [
+        "W2 push, arena",
+        "W2 after a pull, arena",
+        "W2 after a pull, arena",
+        "W3 dense, arena",
+        "W3 dense, arena",
+        "W4 pull of 16, arena",
+        "W4 pull of 16, arena",
+    ]
     assert [result["case"] for result in results] == [*pulls, *others, "W6 growth", "W6 growth"]
     for result in results:
         assert {"case", "figure", "unit", "ours", "floor", "ratio", "goal"} == set(result)
