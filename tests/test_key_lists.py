@@ -153,6 +153,18 @@ def test_rows_that_were_dropped_since_the_pull_begin_anew(talk: Conversation) ->
     assert talk.read(100, 101, 102, 103) == [-7.0] * 4
 
 
+def test_rows_that_are_dropped_between_a_push_and_its_fold_begin_anew() -> None:
+    talk = Conversation(Sync(), world_size=1)
+    talk.assign(0, 0, dict.fromkeys(HELD, 5.0))
+    pull(talk)
+    push(talk, seq=2)
+    talk.get(ClearTable(talk.fence(0), 3, "user"))
+    talk.assign(0, 0, {100: 7.0, 101: 7.0, 102: 7.0, 103: 7.0}, seq=4)
+    talk.finish(0, 0)
+    assert talk.read(*HELD) == [-1.0] * 4
+    assert talk.read(100, 101, 102, 103) == [7.0] * 4
+
+
 def test_an_observer_is_not_remembered(talk: Conversation) -> None:
     pull(talk, rank=OBSERVER)
     assert talk.stats().server["key_lists"] == 0

@@ -7,7 +7,9 @@ from conversation import rows
 from naive.fold import Pushed
 from naive.fold import fold as fold_slowly
 from ps_proto.requests import TableRows
-from ps_server.shard.staging import Staging, fold
+from ps_server.shard.index import Found
+from ps_server.shard.staging import PlacedRows, Staging, fold
+from ps_server.shard.table import Places
 
 SPECIAL = np.array([0.0, -0.0, 1e-45, -1e-38, 1e8, -1e8, 3.0000002, 1 / 3], np.float32)
 
@@ -91,7 +93,7 @@ def test_a_fold_equals_its_twin_bit_for_bit_in_any_order_of_arrival(seed: int) -
         if not contributions:
             assert not want
             continue
-        ids, means = fold(contributions, 3)
+        ids, means, _ = fold(contributions, 3)
         assert sorted(ids.tolist()) == sorted(want), f"seed {seed}"
         for id, mean in zip(ids.tolist(), means, strict=True):
             assert mean.tobytes() == np.array(want[id], np.float32).tobytes(), f"seed {seed}, id {id}"
@@ -109,7 +111,7 @@ def test_the_order_of_ranks_is_in_the_bits() -> None:
 def test_a_lone_contribution_is_copied_and_scaled(ranks_count: int) -> None:
     one = rows("user", {7: -0.0, 8: 5.0})
     kept = one.rows.copy()
-    ids, means = fold([one], ranks_count)
+    ids, means, _ = fold([one], ranks_count)
     assert ids.tolist() == [7, 8]
     want = kept * np.float32(1 / ranks_count)
     assert means.tobytes() == want.tobytes()  # -0.0 keeps its sign
@@ -117,7 +119,7 @@ def test_a_lone_contribution_is_copied_and_scaled(ranks_count: int) -> None:
 
 
 def test_the_mean_is_a_product_with_float32_of_the_inverse() -> None:
-    _, means = fold([rows("user", {7: 5.0})], 3)
+    _, means, _ = fold([rows("user", {7: 5.0})], 3)
     assert means[0, 0] == np.float32(5.0) * np.float32(1 / 3)
     assert means[0, 0] != np.float32(5.0 / 3)
 
@@ -126,5 +128,29 @@ def test_read_only_rows_fold_as_others_do() -> None:
     wire = TableRows(
         "user", np.frombuffer(np.uint64(7).tobytes(), np.uint64), np.frombuffer(np.float32(4).tobytes(), np.float32).reshape(1, 1)
     )
-    ids, means = fold([wire, wire], 2)
+    ids, means, _ = fold([wire, wire], 2)
     assert (ids.tolist(), means.tolist()) == ([7], [[4.0]])
+
+
+def placed(values: dict[int, float], slots: list[int], standing: object) -> TableRows:
+    plain = rows("user", values)
+    found = Found(np.array(slots, np.int32), slots.count(-1))
+    return PlacedRows(plain.table, plain.ids, plain.rows, places=Places(found, standing))
+
+
+def test_a_fold_knows_the_places_that_all_its_pulls_have_found() -> None:
+    standing = object()
+    first, second = placed({7: 1.0, 9: 1.0}, [3, -1], standing), placed({5: 1.0, 7: 1.0}, [0, 3], standing)
+    folded = fold([first, second], 2)
+    assert folded.places is not None
+    assert dict(zip(folded.ids.tolist(), folded.places.found.slots.tolist(), strict=True)) == {7: 3, 9: -1, 5: 0}
+    assert (folded.places.found.absent, folded.places.standing) == (1, standing)
+    alone = fold([first], 1)
+    assert alone.places is not None
+    assert alone.places.found.slots.tolist() == [3, -1]
+
+
+def test_a_fold_knows_no_places_where_one_is_not_known_or_rows_were_dropped_between() -> None:
+    known = placed({7: 1.0}, [3], object())
+    assert fold([known, rows("user", {7: 1.0})], 2).places is None
+    assert fold([known, placed({7: 1.0}, [3], object())], 2).places is None

@@ -1,9 +1,21 @@
 """Pushes of synchronous steps that wait for their fold: acknowledged, held here, in no row yet."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 
 from ps_proto.requests import Ids, Rows, TableRows
+from ps_server.shard.table import Places
 from sharding.partition import deduplicate, sum_repeats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRows(TableRows):
+    """Gradients of which a pull has found where their rows lie."""
+
+    places: Places
 
 
 class Staging:
@@ -65,16 +77,33 @@ class Staging:
         return sum(table.ids.nbytes + table.rows.nbytes for step in self._steps.values() for tables in step.values() for table in tables)
 
 
-def fold(contributions: list[TableRows], ranks_count: int) -> tuple[Ids, Rows]:
-    """Return the mean gradient over a roster: each id once, and float32[n, dim].
+class Folded(NamedTuple):
+    """ids uint64[n], each once; rows float32[n, dim]; `places` of the ids where pulls have found all of them."""
+
+    ids: Ids
+    rows: Rows
+    places: Places | None
+
+
+def fold(contributions: list[TableRows], ranks_count: int) -> Folded:
+    """Return the mean gradient over a roster.
 
     A left fold in the order given, from the first contribution of each id on, in float32; then times float32(1 / ranks_count), as
     DDP averages. A rank without a gradient for an id counts as zero. The sums depend on nothing but that order (R5, R16).
     """
+    places = _places(contributions)
     if len(contributions) == 1 and ranks_count == 1:
-        return contributions[0].ids, contributions[0].rows
+        return Folded(contributions[0].ids, contributions[0].rows, places[0] if places else None)
     ids = np.concatenate([contribution.ids for contribution in contributions])
     rows = np.concatenate([contribution.rows for contribution in contributions])
     unique, inverse = deduplicate(ids)
     sums = sum_repeats(rows, inverse, unique.size)
-    return unique, np.multiply(sums, np.float32(1 / ranks_count), out=sums)
+    means = np.multiply(sums, np.float32(1 / ranks_count), out=sums)
+    return Folded(unique, means, Places.joined(places, inverse, unique.size) if places else None)
+
+
+def _places(contributions: Sequence[TableRows]) -> list[Places] | None:
+    """Return where the rows of each contribution lie, if that is known of all; of different standings at most one still holds."""
+    places = [part.places for part in contributions if isinstance(part, PlacedRows)]
+    is_one = len(places) == len(contributions) and len({id(its.standing) for its in places}) == 1
+    return places if is_one else None

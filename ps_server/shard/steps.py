@@ -142,9 +142,9 @@ class Steps:
         parameters = {item.table: item.parameters for item in decision.hyperparameters}
         self._counters.contributions_dropped += self.staging.count_of_others(self.step, ranks)
         for table, contributions in self.staging.take(self.step, ranks).items():
-            ids, gradients = fold(contributions, decision.ranks_count)
+            folded = fold(contributions, decision.ranks_count)
             with suppress(OptimizerFailed):  # nobody asked for this turn: whoever asks for the table next is told
-                self._catalog.update(table, ids, gradients, parameters.get(table), Origin(self.step))
+                self._catalog.update(table, folded.ids, folded.rows, parameters.get(table), Origin(self.step), folded.places)
         self._wishes.drop(self.step)
         self.step += 1
         self._counters.folds += 1

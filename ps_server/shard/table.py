@@ -1,6 +1,7 @@
 """A table's rows on one server: which slot is whose, and the rows in their slots, joined."""
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,13 @@ class Places:
         """Return the places of the ids that are True in bool[n]."""
         slots = self.found.slots[chosen]
         return Places(Found(slots, int(np.count_nonzero(slots < 0))), self.standing)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Places"], inverse: npt.NDArray[np.int64], size: int) -> "Places":
+        """Return the places of `size` ids of one standing; inverse int64[n]: which of them each of the parts' ids is, one after another."""
+        slots = np.full(size, -1, dtype=np.int32)
+        slots[inverse] = np.concatenate([part.found.slots for part in parts])
+        return cls(Found(slots, int(np.count_nonzero(slots < 0))), parts[0].standing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
 from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import CLOCK_MAX, Membership
+from ps_server.shard.staging import PlacedRows
 from ps_server.shard.steps import Steps
 from ps_server.shard.table import Places, Table
 from ps_server.shard.window import Buckets, Window
@@ -77,8 +78,9 @@ class Writer:
         if is_late:
             self._counters.pushes_late += 1
         elif staged:
-            own = tuple([self._owned(part) for part in staged] if is_borrowed else staged)
-            if not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, own):
+            own = [self._owned(part) for part in staged] if is_borrowed else staged
+            own = [_placed(part, places.get(part.table)) for part in own]
+            if not self._steps.staging.add(push.fence.rank, push.fence.clock, push.seq, tuple(own)):
                 self._counters.pushes_repeated += 1
         failure: OptimizerFailed | None = None
         for fresh in self._fresh(push, arriving, places):
@@ -209,6 +211,11 @@ class Writer:
         table, staged = self._catalog.tables[part.table], self._steps.staging.ids_of(part.table)
         if len(table) + part.ids.size + sum([ids.size for ids in staged]) > table.rows_max:
             table.make_room(np.concatenate([part.ids, *staged]))
+
+
+def _placed(part: TableRows, places: Places | None) -> TableRows:
+    """Return gradients with the places of their rows, where those are known."""
+    return part if places is None else PlacedRows(part.table, part.ids, part.rows, places=places)
 
 
 def _state_words(request: Push | Assign, table: Table) -> int:
