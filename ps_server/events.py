@@ -1,10 +1,10 @@
 """What goes into a server-side core and what comes out: `effects = core.handle(event, now_s)`.
 
-The shard and the coordinator are both such cores. The edge (or the simulator) turns messages into `Asked`, carries `Reply`, `Refuse` and
-`Tell` out, and calls back with `Ticked` once `core.deadline_s()` has come. `now_s` is a monotonic time that is handed in, in seconds.
+The shard and the coordinator are both such cores. The edge (or the simulator) turns messages into `Asked`, carries the effects out in their
+order, and calls back with `Ticked` once `core.deadline_s()` has come. `now_s` is a monotonic time that is handed in, in seconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -48,11 +48,19 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Worked:
+    """The task `number` has ended: with a value, or with the error that stands for it."""
+
+    number: int
+    outcome: object | ParameterServerError
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed; something may be due."""
 
 
-Event = Asked | Dropped | Answered | Ticked
+Event = Asked | Dropped | Answered | Worked | Ticked
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,23 @@ class Tell:
     body: Body
 
 
-Effect = Reply | Refuse | Tell
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Do `task` aside, which may take long; its end comes back as Worked. A core numbers its own tasks."""
+
+    number: int
+    task: object
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Make this durable, as one, before anything after it is carried out (R13); always the first effect of its turn."""
+
+    puts: Mapping[str, bytes]
+    deletes: frozenset[str] = frozenset()
+
+
+Effect = Reply | Refuse | Tell | Work | Persist
 
 
 class Core(Protocol):

@@ -33,7 +33,7 @@ from ps_proto.requests import (
     TableRows,
 )
 from ps_proto.values import SGD, Mode, TableSpec
-from ps_server.events import Answered, Asked, Body, Dropped, Event, Reply, Tell, Ticked
+from ps_server.events import Answered, Asked, Body, Dropped, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
@@ -111,6 +111,7 @@ class Conversation:
         self.shard = Shard(server, rows_max)
         self.now_s = 0.0
         self.told: list[Tell] = []  # orders to other servers that nobody has answered
+        self.at_work: list[Work] = []  # tasks that have not ended
         self._questions: dict[int, Question] = {}
         self._map_version = 1 if shard_map is None else shard_map.version
         self.get(InstallMap(shard_map or map_of(1, server)))
@@ -144,14 +145,24 @@ class Conversation:
         self.told.remove(tell)
         self._turn(Answered(tell.order, outcome))
 
+    def end(self, work: Work, outcome: object) -> None:
+        """Let a task of the shard end."""
+        self.at_work.remove(work)
+        self._turn(Worked(work.number, outcome))
+
     def _turn(self, event: Event) -> None:
         for effect in self.shard.handle(event, self.now_s):
-            if isinstance(effect, Tell):
-                self.told.append(effect)
-                continue
-            question = self._questions[effect.request]
-            assert question.is_waiting, f"request {effect.request} is answered twice"
-            question.outcome = effect.body if isinstance(effect, Reply) else effect.error
+            match effect:
+                case Tell():
+                    self.told.append(effect)
+                case Work():
+                    self.at_work.append(effect)
+                case Reply(request, outcome) | Refuse(request, outcome):
+                    question = self._questions[request]
+                    assert question.is_waiting, f"request {request} is answered twice"
+                    question.outcome = outcome
+                case Persist():
+                    raise AssertionError("a server stores nothing: its checkpoints are tasks")
 
     # --- what workers and observers say, in short ------------------------------------------------------------------------------
 

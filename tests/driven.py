@@ -8,7 +8,8 @@ from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJob, RankFenced, RegisterServer
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
-from ps_server.events import Answered, Asked, Event, Refuse, Reply, Tell, Ticked
+from ps_server.events import Answered, Asked, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
+from stored import store
 
 SYNC = Sync()
 SPEC = TableSpec("user", 4, Adagrad(0.1))
@@ -18,18 +19,23 @@ UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  #
 
 @dataclass
 class Driver:
-    """A coordinator with its servers. `told` are the orders that no server has answered yet."""
+    """A coordinator with its servers. `told`: the orders that no server has answered yet; `at_work`: the tasks that have not ended.
+
+    `stored`: what it made durable.
+    """
 
     core: CoordinatorCore
     now_s: float = 0.0
     told: list[Tell] = field(default_factory=list)
     log: list[Tell] = field(default_factory=list)
+    at_work: list[Work] = field(default_factory=list)
+    stored: dict[str, bytes] = field(default_factory=dict)
     outcomes: dict[int, Any] = field(default_factory=dict)
     fenced: Callable[[str, FenceRank], RankFenced] = lambda server, order: RankFenced(None, NEVER, NEVER)
     _requests: int = 0
 
     def turn(self, event: Event) -> None:
-        for effect in self.core.handle(event, self.now_s):
+        for position, effect in enumerate(self.core.handle(event, self.now_s)):
             match effect:
                 case Reply(request, outcome) | Refuse(request, outcome):
                     assert request not in self.outcomes, "one answer to a request"
@@ -37,6 +43,11 @@ class Driver:
                 case Tell():
                     self.told.append(effect)
                     self.log.append(effect)
+                case Work():
+                    self.at_work.append(effect)
+                case Persist():
+                    assert position == 0, "what must be durable is stored before anything is told (R13)"
+                    store(self.stored, effect)
 
     def ask(self, body: Any) -> int:
         """Ask, without answering any order; return the request's number."""
@@ -50,6 +61,11 @@ class Driver:
         if outcome is None:
             outcome = self.fenced(tell.server, tell.body) if isinstance(tell.body, FenceRank) else Done()
         self.turn(Answered(tell.order, outcome))
+
+    def end(self, work: Work, outcome: Any) -> None:
+        """Let a task end."""
+        self.at_work.remove(work)
+        self.turn(Worked(work.number, outcome))
 
     def settle(self) -> None:
         """Let the servers answer until nothing is open."""

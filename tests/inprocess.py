@@ -22,16 +22,19 @@ from ps_proto.requests import RegisterServer
 from ps_proto.values import Mode
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.edge.timed_core import TimedCore
-from ps_server.events import Answered, Asked, Core, Dropped, Event, Refuse, Reply, Tell, Ticked
+from ps_server.events import Answered, Asked, Core, Dropped, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
 from ps_worker.asking import Patience
 from ps_worker.client import Client
 from ps_worker.retry import Backoff
 from sharding.arrays import empty_aligned
+from stored import store
 
 COORDINATOR = "the-coordinator:0"
 PATIENCE = Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=20.0, backoff=Backoff(0.001, 0.01))
 BYTES_MAX = 1 << 30
+
+TaskDoers = dict[type, Callable[[str, Any], Any]]  # class of a task -> (the core that orders it, the task) -> its outcome
 
 
 def carried(value: Any, part_size_bytes: int) -> Any:
@@ -61,7 +64,10 @@ class Fault:
 
 @dataclass
 class InProcess:
-    """The cluster. `calls` lists every request that was carried, as (address, body); `before` is called ahead of each, without the lock."""
+    """The cluster. `calls` lists every request that was carried, as (address, body); `before` is called ahead of each, without the lock.
+
+    `tasks`: what does a core's task, by its class, at once. `stored`: what the coordinator made durable.
+    """
 
     servers: int = 2
     part_size_bytes: int = 1 << 20
@@ -71,6 +77,8 @@ class InProcess:
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     before: Callable[[str, Any], None] = lambda address, body: None
+    tasks: TaskDoers = field(default_factory=dict)
+    stored: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
@@ -133,6 +141,10 @@ class InProcess:
                     self._changed.notify_all()
                 case Tell():
                     self._turn(address, Answered(effect.order, self._obey(effect)))
+                case Work(number, task):
+                    self._turn(address, Worked(number, self.tasks[type(task)](address, task)))
+                case Persist():
+                    store(self.stored, effect)
 
     def _obey(self, tell: Tell) -> Any:
         if tell.address in self.down:

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from ps_proto.errors import InternalError, NotOwner, Recovering, Unreachable
 from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, RankFenced
-from ps_server.edge.loop import CoreLoop
-from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Tell, Ticked
+from ps_server.edge.loop import Ask, CoreLoop
+from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from scripted_core import ScriptedCore
 from sharding.wire_format import WireRows
 
@@ -253,6 +253,109 @@ async def test_closing_refuses_what_waits_and_what_comes() -> None:
     with pytest.raises(Recovering):
         await loop.submit(ASK)
     assert len(core.events) == 2  # neither the order's end nor anything else reaches a closed core
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------------
+
+
+async def does(task: object, ask: Ask) -> object:
+    return f"{task} is done"
+
+
+async def cannot(task: object, ask: Ask) -> object:
+    raise Unreachable("the store", "s3://bucket", 1.0, "it is gone")
+
+
+async def stumbles(task: object, ask: Ask) -> object:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("do_task", "kind"), [(does, str), (cannot, Unreachable), (stumbles, InternalError)])
+async def test_what_came_of_a_task_comes_back_to_the_core(do_task: Callable[[object, Ask], Awaitable[object]], kind: type) -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody, do_task=do_task)
+    core.scripts[GetStats] = lambda asked: [Work(9, "saving"), Reply(asked.request, Done())]
+    with capture_logs():
+        assert await loop.submit(ASK) == Done()
+        await turns()
+    (worked,) = core.events[1:]
+    assert isinstance(worked, Worked)
+    assert worked.number == 9
+    assert type(worked.outcome) is kind
+    await loop.close()
+
+
+async def test_a_task_asks_its_own_core_while_others_are_answered() -> None:
+    core, heard = ScriptedCore(), list[object]()
+
+    async def do_task(task: object, ask: Ask) -> object:
+        ask(FenceRank(1, 0, 2), heard.append)
+        return None
+
+    loop = CoreLoop(core, nobody, do_task=do_task)
+    core.scripts[GetStats] = lambda asked: [Work(1, "saving"), Reply(asked.request, Done())]
+    core.reply(FenceRank, RankFenced(None, 2, 3))
+    assert await loop.submit(ASK) == Done()
+    await turns()
+    assert heard == [RankFenced(None, 2, 3)]
+    await loop.close()
+
+
+async def test_a_loop_that_closes_ends_its_tasks_and_the_core_hears_nothing_of_them() -> None:
+    core, is_cancelled = ScriptedCore(), asyncio.Event()
+
+    async def do_task(task: object, ask: Ask) -> object:
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            is_cancelled.set()
+            raise
+
+    loop = CoreLoop(core, nobody, do_task=do_task)
+    core.scripts[GetStats] = lambda asked: [Work(1, "saving"), Reply(asked.request, Done())]
+    await loop.submit(ASK)
+    await turns()
+    await loop.close()
+    assert is_cancelled.is_set()
+    assert [type(event) for event in core.events] == [Asked]
+
+
+# --- what must be durable -------------------------------------------------------------------------------------------------
+
+
+async def test_a_persist_is_stored_before_what_follows_it_is_carried_out() -> None:
+    core, log = ScriptedCore(), list[object]()
+    loop = CoreLoop(core, nobody, store=log.append)
+    persist = Persist({"map": b"1"}, frozenset({"table/user"}))
+    core.scripts[GetStats] = lambda asked: [persist, Reply(asked.request, Done(3))]
+    loop.ask(ASK, log.append)
+    assert log == [persist, Done(3)]
+    await loop.close()
+
+
+@pytest.mark.parametrize("cause", [OSError("no space left on device"), Unreachable("the store", "host:1", 1.0, "it is gone")])
+async def test_nothing_is_told_that_could_not_be_stored_and_the_loop_is_broken(cause: Exception) -> None:
+    core, said = ScriptedCore(), list[str]()
+
+    def store(persist: Persist) -> None:
+        raise cause
+
+    loop = CoreLoop(core, nobody, store=store)
+    loop.on_broken = lambda: said.append("broken")
+    waiting = asyncio.create_task(loop.submit(InstallMap(None)))  # type: ignore[arg-type]  # is parked
+    await turns()
+    core.scripts[GetStats] = lambda asked: [Persist({"map": b"1"}), Tell(1, "server-1", "host:1", ASK), Reply(asked.request, Done())]
+    with capture_logs(), pytest.raises(Recovering, match="stopping"):
+        await loop.submit(ASK)
+    with pytest.raises(Recovering, match="stopping"):
+        await waiting
+    with pytest.raises(Recovering, match="stopping"):
+        await loop.submit(ASK)
+    await turns()  # `nobody` would fail: the order was not given
+    assert said == ["broken"]
+    assert type(loop.broken_by) is (Unreachable if isinstance(cause, Unreachable) else InternalError)
+    assert len(core.events) == 2
+    await loop.close()
 
 
 # --- asking with a callback ---------------------------------------------------------------------------------------------------

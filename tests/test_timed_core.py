@@ -6,7 +6,7 @@ import pytest
 from ps_proto.errors import NotOwner
 from ps_proto.requests import Done, Fence, Finish, GetStats, Pull, Pulled, Push, Stats
 from ps_server.edge.timed_core import TimedCore
-from ps_server.events import Asked, Dropped, Effect, Event, Refuse, Reply, Tell
+from ps_server.events import Asked, Dropped, Effect, Event, Persist, Refuse, Reply, Tell, Work
 from scripted_core import ScriptedCore
 
 PULLED = Pulled((np.zeros((1, 2), np.float32),), 0)
@@ -72,6 +72,7 @@ def test_what_is_refused_at_once_or_dropped_or_an_observers_counts_for_nobody(ti
     timed.turn(Asked(2, pull(-1)), 11.0, 11.5)
     timed.turn(Asked(3, pull(0)), 12.0, 12.5)
     timed.turn(Dropped(3), 13.0, 13.0)
-    timed.scripted.scripts[Finish] = lambda asked: [Reply(asked.request, Done()), Reply(3, PULLED), Tell(1, "server-1", "b:1", Done())]
-    assert len(timed.turn(Asked(4, Finish(Fence(1, -1))), 14.0, 14.0)) == 3
+    others: list[Effect] = [Persist({}), Tell(1, "server-1", "b:1", Done()), Work(2, "save")]
+    timed.scripted.scripts[Finish] = lambda asked: [*others, Reply(asked.request, Done()), Reply(3, PULLED)]
+    assert len(timed.turn(Asked(4, Finish(Fence(1, -1))), 14.0, 14.0)) == 5
     assert timed.stats().ranks == {0: {"pull_count": 1.0, "pull_turn_s": 0.5, "pull_parked_s": 0.0}}

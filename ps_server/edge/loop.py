@@ -1,4 +1,4 @@
-"""Drive a core in one asyncio loop: requests in, answers out, orders to other servers, and a tick when one is due.
+"""Drive a core in one asyncio loop: requests in, answers out, orders to other servers, tasks done aside, and a tick when one is due.
 
 The core decides, one event at a time; whoever asks gives a callback, or awaits a future. A bug in the core fails the request that met it,
 with an incident id that finds its traceback in the log; the loop lives on.
@@ -8,14 +8,30 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
 
 from ps_proto.errors import ParameterServerError, Recovering
 from ps_proto.status import as_ours
-from ps_server.events import Answered, Asked, Body, Core, Dropped, Effect, Event, MakeRows, Refuse, Reply, Tell, Ticked
+from ps_server.events import (
+    Answered,
+    Asked,
+    Body,
+    Core,
+    Dropped,
+    Effect,
+    Event,
+    MakeRows,
+    Persist,
+    Refuse,
+    Reply,
+    Tell,
+    Ticked,
+    Work,
+    Worked,
+)
 from sharding.arrays import empty_aligned
 
 TICK_S_MIN = 0.001  # between two ticks, whatever the core asks for
@@ -25,6 +41,9 @@ Send = Callable[[str, str, Body], Awaitable[Body]]  # (server, address, order) -
 Prepare = Callable[[Body], Awaitable[None]]
 Outcome = Body | ParameterServerError
 Answer = Callable[[Outcome], None]
+Ask = Callable[[Body, Answer], int | None]  # as CoreLoop.ask, in the loop's thread
+DoTask = Callable[[object, Ask], Awaitable[object]]  # (task, ask of the task's own core) -> its outcome
+Store = Callable[[Persist], None]
 
 log = structlog.get_logger()
 
@@ -35,6 +54,9 @@ class CoreLoop:
     send      carries an order to a server and returns the reply, or raises the ParameterServerError that stands for it.
     name      who answers, for errors.     now_s  a monotonic time in seconds.
     prepare   is awaited before the core hears of a request, while others are answered; what it raises is the request's end.
+    do_task   does a task of the core and returns its outcome, or raises the ParameterServerError that stands for it.
+    store     makes a Persist durable before it returns. Where it raises, the loop is broken: nothing else of that turn is carried out, the
+              core hears of nothing any more, and whoever waits or comes is told that this process is stopping.
     """
 
     def __init__(
@@ -45,15 +67,21 @@ class CoreLoop:
         name: str = "The server",
         now_s: Callable[[], float] = time.monotonic,
         prepare: Prepare | None = None,
+        do_task: DoTask | None = None,
+        store: Store | None = None,
     ) -> None:
         self.name = name
+        self.broken_by: ParameterServerError | None = None  # what kept a Persist from being stored
+        self.on_broken: Callable[[], None] = lambda: None  # called then
         self._core = core
         self._send = send
         self._now_s = now_s
         self._prepare = prepare
+        self._do_task = do_task
+        self._store = store
         self._requests = itertools.count(1)
         self._answers: dict[int, Answer] = {}  # of those who wait
-        self._orders: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()  # orders and tasks
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._is_closed = False
@@ -99,15 +127,18 @@ class CoreLoop:
 
     async def close(self) -> None:
         """Refuse what waits and what comes, and stop the clock."""
+        self._refuse_all()
+        under_way = list(self._under_way)
+        for order in under_way:
+            order.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _refuse_all(self) -> None:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         for request in list(self._answers):
             self._settle(request, self._closing())
-        orders = list(self._orders)
-        for order in orders:
-            order.cancel()
-        await asyncio.gather(*orders, return_exceptions=True)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -123,6 +154,8 @@ class CoreLoop:
         pause_s = TICK_S_MIN if isinstance(event, Ticked) else 0.0
         try:
             for effect in self._core.handle(event, self._now_s()):
+                if isinstance(effect, Persist) and not self._make_durable(effect):
+                    return
                 self._carry_out(effect)
         except Exception as bug:
             error = self.report(bug, type(event).__name__)
@@ -138,9 +171,26 @@ class CoreLoop:
             case Refuse(request, error):
                 self._settle(request, error)
             case Tell():
-                order = asyncio.get_running_loop().create_task(self._tell(effect))
-                self._orders.add(order)
-                order.add_done_callback(self._orders.discard)
+                self._begin(self._tell(effect))
+            case Work():
+                self._begin(self._work(effect))
+
+    def _make_durable(self, effect: Persist) -> bool:
+        """Store what the core wants to be durable; where that fails, break the loop and return False."""
+        assert self._store is not None, "this core stores nothing"
+        try:
+            self._store(effect)
+        except Exception as error:
+            self.broken_by = error if isinstance(error, ParameterServerError) else self.report(error, "storing the core's state")
+            self._refuse_all()
+            self.on_broken()
+            return False
+        return True
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     def _settle(self, request: int, outcome: Outcome) -> None:
         """Answer a request, unless whoever asked has gone."""
@@ -157,6 +207,17 @@ class CoreLoop:
         except Exception as bug:
             outcome = self.report(bug, f"{type(order.body).__name__} to {order.server}")
         self._turn(Answered(order.order, outcome))
+
+    async def _work(self, work: Work) -> None:
+        outcome: Any
+        try:
+            assert self._do_task is not None, "this core has no tasks"
+            outcome = await self._do_task(work.task, self.ask)
+        except ParameterServerError as error:
+            outcome = error
+        except Exception as bug:
+            outcome = self.report(bug, f"task {type(work.task).__name__}")
+        self._turn(Worked(work.number, outcome))
 
     def _arm(self, pause_s: float = 0.0) -> None:
         """See that a tick comes when the core wants one; a timer that turns out to be early looks again, so only an earlier one is set.

@@ -62,6 +62,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
     stop = _stop_event(settings)
     sender = Sender()
     role = make_role(sender)
+    role.loop.on_broken = stop.set
     health = Health(role.service)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     try:
@@ -74,6 +75,8 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
             await health.say_serving()
             log.info("serving", address=address)
             await stop.wait()
+        if role.loop.broken_by is not None:
+            log.error("cannot go on: what must be durable cannot be stored", cause=str(role.loop.broken_by))
         log.info("stopping")
         await health.say_stopping()
     except (CannotAnnounce, CannotListen) as error:
@@ -86,7 +89,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
         await role.close()
         await server.stop(STOP_GRACE_S)
         await sender.close()
-    return STOPPED
+    return STOPPED if role.loop.broken_by is None else REFUSED
 
 
 def _tell_address(settings: ProcessSettings, address: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ps_proto.requests import OBSERVER, Finish, GetStats, Pull, Push, Stats
-from ps_server.events import Asked, Core, Dropped, Effect, Event, Refuse, Reply, Tell
+from ps_server.events import Asked, Core, Dropped, Effect, Event, Refuse, Reply
 
 KINDS: dict[type[Any], str] = {Pull: "pull", Push: "push", Finish: "finish"}
 
@@ -53,7 +53,7 @@ class TimedCore:
         own: Reply | Refuse | None = None
         request = event.request if isinstance(event, Asked) else None
         for effect in effects:
-            if isinstance(effect, Tell):
+            if not isinstance(effect, Reply | Refuse):
                 continue
             if effect.request == request:
                 own = effect

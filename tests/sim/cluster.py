@@ -16,26 +16,30 @@ import numpy as np
 from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import InstallMap, RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
-from ps_server.events import Answered, Asked, Core, Event, Refuse, Reply, Tell, Ticked
+from ps_server.events import Answered, Asked, Core, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
 from ps_worker.asking import Call, Exchange, Patience, Pause, World
 from ps_worker.protocol import COORDINATOR, Worker
 from ps_worker.retry import Backoff
 from sharding.shard_map import ShardMap
 from sim.network import Chances, Message, Network, VirtualTime
+from stored import store
 
 ORDER_TIMEOUT_S = 1.0
 PATIENCE = Patience(rpc_timeout_s=0.5, retry_timeout_s=600.0, wait_timeout_s=600.0, backoff=Backoff(0.02, 0.5))
+TASK_S_MAX = 2.0  # disks are slow at times
 VIRTUAL_LIMIT_S = 3000.0
 
 Script = Generator[Any, Any, Any]
+TaskDoers = dict[type, Callable[[str, Any], Any]]  # class of a task -> (the node that orders it, the task) -> its outcome
 
 
 class CoreNode:
-    """A server-side core on the network."""
+    """A server-side core on the network. `stored`: what it made durable."""
 
     def __init__(self, sim: "Simulation", name: str, core: Core) -> None:
         self.sim, self.name, self.core = sim, name, core
+        self.stored: dict[str, bytes] = {}
         self._asked: dict[int, Message] = {}
         self._tick_s = float("inf")
 
@@ -59,6 +63,10 @@ class CoreNode:
                     self.sim.expect(self.name, order)
                     self.sim.network.send(Message(self.name, server, "ask", order, body))
                     self.sim.time.at(now_s + ORDER_TIMEOUT_S, self._give_up, order, server)
+                case Work():
+                    self.sim.time.at(now_s + self.sim.rng.uniform(0.0, TASK_S_MAX), self._do, effect)
+                case Persist():
+                    store(self.stored, effect)
         due_s = self.core.deadline_s()
         if due_s is not None and due_s < self._tick_s:
             self._tick_s = due_s
@@ -68,6 +76,10 @@ class CoreNode:
         if due_s == self._tick_s:
             self._tick_s = float("inf")
             self._turn(Ticked())
+
+    def _do(self, work: Work) -> None:
+        """Do a task, in the instant in which it ends."""
+        self._turn(Worked(work.number, self.sim.tasks[type(work.task)](self.name, work.task)))
 
     def _give_up(self, order: int, server: str) -> None:
         if self.sim.settle(self.name, order):
@@ -130,7 +142,7 @@ class WorkerNode:
 
 @dataclass
 class Simulation:
-    """The cluster; `shard_class` lets a test put a planted bug in."""
+    """The cluster; `shard_class` lets a test put a planted bug in. `tasks`: what does a core's task, by its class."""
 
     seed: int
     servers: int = 3
@@ -138,6 +150,7 @@ class Simulation:
     shard_class: type[Shard] = Shard
     worker_class: type[Worker] = Worker
     patience: Patience = PATIENCE
+    tasks: TaskDoers = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
