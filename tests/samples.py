@@ -6,9 +6,16 @@ from dataclasses import fields, is_dataclass
 import numpy as np
 
 from ps_proto.requests import (
+    AdmitRank,
+    AskCheckpoint,
+    AskRestore,
     Assign,
     Barrier,
     BarrierPassed,
+    BeginCheckpoint,
+    CancelCheckpoint,
+    CheckpointState,
+    CheckpointTaken,
     ClearTable,
     CloseExport,
     Cluster,
@@ -28,25 +35,35 @@ from ps_proto.requests import (
     InstallMap,
     InstallTable,
     JobJoined,
+    JobState,
     JoinJob,
     LaneOffered,
+    LeaseRenewed,
     LeaveJob,
     OpenExport,
     OpenLane,
+    PartWritten,
     Pull,
     Pulled,
     Push,
     RankFenced,
+    RankState,
     ReadExport,
     RegisterServer,
+    RenewLease,
     ResolveRank,
+    RestoreState,
+    RollBack,
     ServerRegistered,
+    Source,
     StartJob,
     Stats,
     StepDecided,
+    StepOrder,
     TableCreated,
     TableIds,
     TableRows,
+    TakeCheckpoint,
 )
 from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Normal, Sync, TableSpec, Uniform
 from sharding.hashing import NUM_BUCKETS
@@ -54,7 +71,8 @@ from sharding.shard_map import Server, ShardMap
 from sharding.wire_rows import encode_rows
 
 FENCE = Fence(map_version=3, rank=1, incarnation=4, clock=7, timeline=2)
-FINISHED = Finished(6, (Hyperparameters("user", {"lr": 0.1, "eps": 1e-10}), Hyperparameters("item", {})), b"\x00resume\xff")
+ORDERS = (StepOrder(3, "admit", 2, 5), StepOrder(4, "admit", 0, 1))
+FINISHED = Finished(6, (Hyperparameters("user", {"lr": 0.1, "eps": 1e-10}), Hyperparameters("item", {})), b"\x00resume\xff", ORDERS)
 IDS = np.array([7, 0, 2**64 - 1, 2**63], dtype=np.uint64)
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
 TABLES = (TableRows("user", IDS, ROWS), TableRows("item", IDS[:1], ROWS[:1, :2].copy()), TableRows("none", IDS[:0], ROWS[:0]))
@@ -68,6 +86,9 @@ SPECS = (
 SHARD_MAP = ShardMap(
     9, (Server("server-0", "127.0.0.1:4001", 2, 1.5), Server("server-1", "[::1]:4002")), np.arange(NUM_BUCKETS, dtype=np.int32) % 2
 )
+CLUSTER = 2**64 - 3
+JOB = JobState(6, 8, BoundedStaleness(2), 12, 17, (RankState(0, FINISHED, 6, True), RankState(7, None, -1, False)))
+PART = PartWritten("server-0", "checkpoint-0000000009/shard-0/part.json", 2**40, "00ff", 17, 2, 9, 10, 2**50, 0.25)
 
 REQUESTS: tuple[object, ...] = (
     Pull(FENCE, (*[TableIds(table.table, table.ids) for table in TABLES], TableIds("listed", IDS, 2**63 - 1)), FINISHED, 2.5, 11),
@@ -81,17 +102,25 @@ REQUESTS: tuple[object, ...] = (
     GetStats(FENCE),
     OpenLane(1),
     InstallMap(SHARD_MAP),
-    InstallTable(5, SPECS[0], 3),
-    StartJob(5, 6, 8, BoundedStaleness(2), 12),
-    FenceRank(5, 1, 4),
-    ResolveRank(5, 1, 4, FINISHED, 7, True),
+    InstallTable(5, SPECS[0], 3, CLUSTER),
+    StartJob(5, 6, 8, BoundedStaleness(2), 12, CLUSTER),
+    FenceRank(5, 1, 4, CLUSTER),
+    ResolveRank(5, 1, 4, FINISHED, 7, True, CLUSTER),
+    AdmitRank(5, CLUSTER, 1, 4, 18),
+    BeginCheckpoint(5, CLUSTER, 9, "s3://bucket/größe", 1, 20, 8, True, True),
+    AskCheckpoint(5, 9),
+    CancelCheckpoint(5, 9),
+    RollBack(5, CLUSTER, 3, SHARD_MAP, SPECS, JOB, Source("/checkpoints", 9)),
+    AskRestore(5, 3),
     StepDecided(Fence(3, timeline=2), 6, Decision(7, (0, 2), 3, FINISHED.hyperparameters)),
     RegisterServer("server-0", "127.0.0.1:4001", 2.0, 2**64 - 2),
-    JoinJob(1, 8, Sync(), 2**64 - 1, 4.0),
+    JoinJob(1, 8, Sync(), 2**64 - 1, 4.0, True, "continue"),
     LeaveJob(1, 4),
+    RenewLease(1, 4, 7),
     CreateTable(SPECS[1], 5.0),
     GetCluster(3.0),
     Barrier(1, 4, 9, 20.0, -3),
+    TakeCheckpoint("/checkpoints", True, 7, 30.0),
 )
 REPLIES: tuple[object, ...] = (
     Pulled((ROWS, ROWS[:0], ROWS[:1, :2].copy(), encode_rows(ROWS, "int8"), encode_rows(ROWS[:2], "bfloat16")), 7),
@@ -100,13 +129,22 @@ REPLIES: tuple[object, ...] = (
     ExportPart(IDS, ROWS),
     Stats({"rows": 4.0, "wait_s": 0.25}, {"user": {"rows": 4.0}, "item": {}}),
     LaneOffered("server-0", 1, "größe/lane", 65_535, b"\x00token\xff", 2**63 - 1),
-    RankFenced(FINISHED, -1, 7, True),
-    ServerRegistered("server-0", 2),
-    JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS),
+    RankFenced(FINISHED, -1, 7, True, 6, 5),
+    CheckpointState(9, "written", 17, 3, PART, "nothing"),
+    RestoreState(3, "failed", 10, "a file is missing"),
+    ServerRegistered("server-0", 2, True, CLUSTER),
+    JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS, 5, b"\x00resume\xff", True, 10.0),
+    LeaseRenewed(ORDERS, 3),
     TableCreated(SPECS[0]),
-    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}),
+    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed"),
     BarrierPassed(-3),
+    CheckpointTaken("/checkpoints", 9, 17, 20, 2**51, 1.5, 0.25),
 )
+
+
+def type_name(value: object) -> str:
+    """Return what a test with this value is called."""
+    return type(value).__name__
 
 
 def same(one: object, other: object) -> bool:

@@ -1,5 +1,6 @@
 """The coordinator's core: ranks join a job, are fenced, and leave it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,17 @@ def test_a_rank_outside_the_world_is_refused(driver: Driver, rank: int, world_si
     with pytest.raises(InvalidRequest):
         join(driver, rank, world_size)
     assert driver.bodies(FenceRank) == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "field_name"), [({"resume": True}, "resume"), ({"on_lost_worker": "continue"}, "on_lost_worker"), ({"rank": -1}, "rank")]
+)
+def test_what_this_version_does_not_do_is_refused_by_its_name(driver: Driver, wish: dict[str, Any], field_name: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        driver.get(replace(JoinJob(0, 2, SYNC, 1), **wish))
+    assert raised.value.field == field_name
+    assert driver.bodies(FenceRank) == []
+    assert driver.get(JoinJob(0, 2, SYNC, 2, on_lost_worker="wait")).rank == 0
 
 
 def test_a_repeated_message_gets_the_same_answer_and_is_no_new_incarnation(driver: Driver) -> None:

@@ -102,13 +102,20 @@ def test_a_late_leave_of_the_job_before_does_not_shrink_the_new_roster() -> None
 
 def test_a_fence_says_how_far_the_rank_and_anybody_came() -> None:
     talk = Conversation(Async())
-    assert talk.get(FenceRank(1, 1, 1)) == RankFenced(None, NEVER, NEVER)
+    assert talk.get(FenceRank(1, 1, 1)) == RankFenced(None, NEVER, NEVER, finished=NEVER, since=0)
     talk.finish(0, 0)
     talk.push(0, 1, {7: 1.0})
-    assert talk.get(FenceRank(1, 0, 1)) == RankFenced(Finished(0), 1, 1)
-    assert talk.get(FenceRank(1, 1, 1)) == RankFenced(None, NEVER, 1)
+    assert talk.get(FenceRank(1, 0, 1)) == RankFenced(Finished(0), 1, 1, finished=0, since=0)
+    assert talk.get(FenceRank(1, 1, 1)) == RankFenced(None, NEVER, 1, finished=NEVER, since=0)
     with pytest.raises(StaleIncarnation):
         talk.get(FenceRank(1, 1, 0))
+
+
+def test_a_fence_says_what_counts_as_finished_without_a_fact_and_where_the_job_began() -> None:
+    talk = Conversation(Async(), first_clock=5)
+    assert talk.get(FenceRank(1, 1, 1)) == RankFenced(None, NEVER, 4, finished=4, since=5)
+    talk.get(ResolveRank(1, 1, 1, None, 8))  # pushes up to step 7 were applied somewhere
+    assert talk.get(FenceRank(1, 1, 2)) == RankFenced(None, NEVER, 7, finished=7, since=5)
 
 
 def test_a_fence_can_come_before_the_first_job() -> None:

@@ -21,9 +21,25 @@ from ps_proto.errors import (
     TableFull,
     UnknownTable,
 )
-from ps_proto.requests import OBSERVER, Assign, Fence, FenceRank, Finish, Finished, Hyperparameters, OpenExport, Pull, Push, TableRows
+from ps_proto.methods import METHODS, PARAMETER_SERVER
+from ps_proto.requests import (
+    OBSERVER,
+    Assign,
+    Fence,
+    FenceRank,
+    Finish,
+    Finished,
+    Hyperparameters,
+    OpenExport,
+    OpenLane,
+    Pull,
+    Push,
+    StepOrder,
+    TableRows,
+)
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_server.shard import parking
+from samples import REQUESTS, type_name
 
 MODES: list[Mode] = [Sync(), Async(), BoundedStaleness(1)]
 IDS = np.array([7], np.uint64)
@@ -66,6 +82,26 @@ def test_ids_of_another_server_are_refused() -> None:
     for ask in asks:
         with pytest.raises(NotOwner):
             ask()
+
+
+@pytest.mark.parametrize("body", [body for body in REQUESTS if METHODS[type(body)].service == PARAMETER_SERVER], ids=type_name)
+def test_no_request_of_the_contract_is_a_bug(body: object) -> None:
+    Conversation(Sync(), world_size=8).ask(body)  # whatever it is answered: it raises nothing here
+
+
+def test_a_request_that_no_shard_serves_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidRequest, match="the request is OpenLane, which server-0 does not serve"):
+        Conversation(Sync()).get(OpenLane(1))
+
+
+@pytest.mark.parametrize("clock", [0, 1])
+def test_a_finished_step_that_carries_orders_is_refused(clock: int) -> None:
+    talk = Conversation(Sync())
+    talk.finish(0, 0)
+    finished = Finished(clock, orders=(StepOrder(1, "admit", 1, 2),))
+    with pytest.raises(InvalidRequest, match="admit"):
+        talk.get(Finish(talk.fence(0, clock + 1), finished))
+    assert talk.shard.clocks.finished == {0: 0, 1: -1}
 
 
 def test_a_parked_request_is_refused_when_its_worker_is_replaced() -> None:

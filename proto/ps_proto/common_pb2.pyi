@@ -94,15 +94,29 @@ class Hyperparameters(_message.Message):
     parameters: _containers.ScalarMap[str, float]
     def __init__(self, table: _Optional[str] = ..., parameters: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
+class StepOrder(_message.Message):
+    __slots__ = ("number", "kind", "rank", "incarnation")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    kind: str
+    rank: int
+    incarnation: int
+    def __init__(self, number: _Optional[int] = ..., kind: _Optional[str] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
 class Finished(_message.Message):
-    __slots__ = ("clock", "hyperparameters", "resume")
+    __slots__ = ("clock", "hyperparameters", "resume", "orders")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
     clock: int
     hyperparameters: _containers.RepeatedCompositeFieldContainer[Hyperparameters]
     resume: bytes
-    def __init__(self, clock: _Optional[int] = ..., hyperparameters: _Optional[_Iterable[_Union[Hyperparameters, _Mapping]]] = ..., resume: _Optional[bytes] = ...) -> None: ...
+    orders: _containers.RepeatedCompositeFieldContainer[StepOrder]
+    def __init__(self, clock: _Optional[int] = ..., hyperparameters: _Optional[_Iterable[_Union[Hyperparameters, _Mapping]]] = ..., resume: _Optional[bytes] = ..., orders: _Optional[_Iterable[_Union[StepOrder, _Mapping]]] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("step",)

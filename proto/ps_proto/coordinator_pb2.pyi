@@ -20,29 +20,37 @@ class RegisterServer(_message.Message):
     def __init__(self, server: _Optional[str] = ..., address: _Optional[str] = ..., weight: _Optional[float] = ..., nonce: _Optional[int] = ...) -> None: ...
 
 class ServerRegistered(_message.Message):
-    __slots__ = ("server", "incarnation")
+    __slots__ = ("server", "incarnation", "must_recover", "cluster")
     SERVER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    MUST_RECOVER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     server: str
     incarnation: int
-    def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    must_recover: bool
+    cluster: int
+    def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ..., must_recover: _Optional[bool] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class JoinJob(_message.Message):
-    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s")
+    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s", "resume", "on_lost_worker")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    ON_LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     mode: _common_pb2.Setting
     nonce: int
     wait_s: float
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    resume: bool
+    on_lost_worker: str
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ..., resume: _Optional[bool] = ..., on_lost_worker: _Optional[str] = ...) -> None: ...
 
 class JobJoined(_message.Message):
-    __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables")
+    __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables", "rank", "resume", "is_resumed", "lease_s")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +59,10 @@ class JobJoined(_message.Message):
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    IS_RESUMED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     clock: int
     barrier: int
@@ -59,7 +71,29 @@ class JobJoined(_message.Message):
     timeline: int
     shard_map: _common_pb2.ShardMap
     tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
-    def __init__(self, incarnation: _Optional[int] = ..., clock: _Optional[int] = ..., barrier: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., timeline: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ...) -> None: ...
+    rank: int
+    resume: bytes
+    is_resumed: bool
+    lease_s: float
+    def __init__(self, incarnation: _Optional[int] = ..., clock: _Optional[int] = ..., barrier: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., timeline: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., rank: _Optional[int] = ..., resume: _Optional[bytes] = ..., is_resumed: _Optional[bool] = ..., lease_s: _Optional[float] = ...) -> None: ...
+
+class RenewLease(_message.Message):
+    __slots__ = ("rank", "incarnation", "clock")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    incarnation: int
+    clock: int
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., clock: _Optional[int] = ...) -> None: ...
+
+class LeaseRenewed(_message.Message):
+    __slots__ = ("orders", "timeline")
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
+    timeline: int
+    def __init__(self, orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class LeaveJob(_message.Message):
     __slots__ = ("rank", "incarnation")
@@ -90,7 +124,7 @@ class GetCluster(_message.Message):
     def __init__(self, wait_s: _Optional[float] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers")
+    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers", "lost", "checkpoint", "notice")
     class RanksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +147,9 @@ class Cluster(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     servers_expected: int
     shard_map: _common_pb2.ShardMap
     tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
@@ -121,7 +158,40 @@ class Cluster(_message.Message):
     mode: _common_pb2.Setting
     ranks: _containers.ScalarMap[int, int]
     servers: _containers.ScalarMap[str, str]
-    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    lost: _containers.RepeatedScalarFieldContainer[int]
+    checkpoint: int
+    notice: str
+    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ..., lost: _Optional[_Iterable[int]] = ..., checkpoint: _Optional[int] = ..., notice: _Optional[str] = ...) -> None: ...
+
+class TakeCheckpoint(_message.Message):
+    __slots__ = ("path", "full", "at_least", "wait_s")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    full: bool
+    at_least: int
+    wait_s: float
+    def __init__(self, path: _Optional[str] = ..., full: _Optional[bool] = ..., at_least: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+
+class CheckpointTaken(_message.Message):
+    __slots__ = ("path", "number", "step", "rows", "nbytes", "took_s", "stall_s")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    STALL_S_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    number: int
+    step: int
+    rows: int
+    nbytes: int
+    took_s: float
+    stall_s: float
+    def __init__(self, path: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ..., rows: _Optional[int] = ..., nbytes: _Optional[int] = ..., took_s: _Optional[float] = ..., stall_s: _Optional[float] = ...) -> None: ...
 
 class Barrier(_message.Message):
     __slots__ = ("rank", "incarnation", "generation", "wait_s", "value")

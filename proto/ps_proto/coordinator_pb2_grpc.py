@@ -50,6 +50,11 @@ class CoordinatorStub:
                 request_serializer=ps__proto_dot_coordinator__pb2.LeaveJob.SerializeToString,
                 response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
                 _registered_method=True)
+        self.RenewLease = channel.unary_unary(
+                '/rowstead.v1.Coordinator/RenewLease',
+                request_serializer=ps__proto_dot_coordinator__pb2.RenewLease.SerializeToString,
+                response_deserializer=ps__proto_dot_coordinator__pb2.LeaseRenewed.FromString,
+                _registered_method=True)
         self.CreateTable = channel.unary_unary(
                 '/rowstead.v1.Coordinator/CreateTable',
                 request_serializer=ps__proto_dot_coordinator__pb2.CreateTable.SerializeToString,
@@ -64,6 +69,11 @@ class CoordinatorStub:
                 '/rowstead.v1.Coordinator/Barrier',
                 request_serializer=ps__proto_dot_coordinator__pb2.Barrier.SerializeToString,
                 response_deserializer=ps__proto_dot_coordinator__pb2.BarrierPassed.FromString,
+                _registered_method=True)
+        self.TakeCheckpoint = channel.unary_unary(
+                '/rowstead.v1.Coordinator/TakeCheckpoint',
+                request_serializer=ps__proto_dot_coordinator__pb2.TakeCheckpoint.SerializeToString,
+                response_deserializer=ps__proto_dot_coordinator__pb2.CheckpointTaken.FromString,
                 _registered_method=True)
 
 
@@ -89,6 +99,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RenewLease(self, request, context):
+        """Say that a rank's worker lives, and hear what it is to do at its next step boundary.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateTable(self, request, context):
         """Create the table on every server; answered once all have it. The same spec again is fine, another one is TableMismatch.
         """
@@ -105,6 +122,13 @@ class CoordinatorServicer:
 
     def Barrier(self, request, context):
         """Waits until every rank of the job that has not left is at this generation of the barrier.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TakeCheckpoint(self, request, context):
+        """Write a checkpoint; answered once it is complete.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,6 +152,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=ps__proto_dot_coordinator__pb2.LeaveJob.FromString,
                     response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
             ),
+            'RenewLease': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLease,
+                    request_deserializer=ps__proto_dot_coordinator__pb2.RenewLease.FromString,
+                    response_serializer=ps__proto_dot_coordinator__pb2.LeaseRenewed.SerializeToString,
+            ),
             'CreateTable': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTable,
                     request_deserializer=ps__proto_dot_coordinator__pb2.CreateTable.FromString,
@@ -142,6 +171,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Barrier,
                     request_deserializer=ps__proto_dot_coordinator__pb2.Barrier.FromString,
                     response_serializer=ps__proto_dot_coordinator__pb2.BarrierPassed.SerializeToString,
+            ),
+            'TakeCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.TakeCheckpoint,
+                    request_deserializer=ps__proto_dot_coordinator__pb2.TakeCheckpoint.FromString,
+                    response_serializer=ps__proto_dot_coordinator__pb2.CheckpointTaken.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -236,6 +270,33 @@ class Coordinator:
             _registered_method=True)
 
     @staticmethod
+    def RenewLease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.Coordinator/RenewLease',
+            ps__proto_dot_coordinator__pb2.RenewLease.SerializeToString,
+            ps__proto_dot_coordinator__pb2.LeaseRenewed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def CreateTable(request,
             target,
             options=(),
@@ -306,6 +367,33 @@ class Coordinator:
             '/rowstead.v1.Coordinator/Barrier',
             ps__proto_dot_coordinator__pb2.Barrier.SerializeToString,
             ps__proto_dot_coordinator__pb2.BarrierPassed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TakeCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.Coordinator/TakeCheckpoint',
+            ps__proto_dot_coordinator__pb2.TakeCheckpoint.SerializeToString,
+            ps__proto_dot_coordinator__pb2.CheckpointTaken.FromString,
             options,
             channel_credentials,
             insecure,

@@ -205,6 +205,22 @@ class StaleTimeline(ParameterServerError):
 
 
 @dataclass(eq=False)
+class RolledBack(ParameterServerError):
+    """A worker whose rows are gone: the cluster went back, and what the worker did since is withdrawn. `clock`: the rank's next step."""
+
+    code = "ABORTED"
+    rank: int
+    clock: int
+    timeline: int
+
+    def __str__(self) -> str:
+        return (
+            f"The cluster lost a server and went back to its last checkpoint (timeline {self.timeline}), "
+            f"where rank {self.rank} goes on with step {self.clock}. Start this worker again to resume there."
+        )
+
+
+@dataclass(eq=False)
 class StaleOrder(ParameterServerError):
     """An order from a coordinator that has been replaced."""
 
@@ -440,6 +456,46 @@ class LoadFailed(ParameterServerError):
 
     def __str__(self) -> str:
         return f"Rank 0 could not load {self.path}; its error says why. The tables may hold a part of it: load again before training on."
+
+
+@dataclass(eq=False)
+class CheckpointFailed(ParameterServerError):
+    """A checkpoint that was not completed; the one before it stands. `server`: where it failed."""
+
+    code = "ABORTED"
+    path: str
+    server: str
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"No checkpoint was written to {self.path}: {self.server} failed, {self.reason}. "
+            "The one before it stands, and training goes on; mend that and take another."
+        )
+
+
+@dataclass(eq=False)
+class NoCheckpoint(ParameterServerError, FileNotFoundError):
+    """A path at which there is no complete checkpoint."""
+
+    code = "NOT_FOUND"
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"There is no complete checkpoint at {self.path}: {self.reason}. Give the root that checkpoints were written to."
+
+
+@dataclass(eq=False)
+class StorageFailed(ParameterServerError):
+    """A folder or an object store that did not do what was asked of it."""
+
+    code = "UNAVAILABLE"
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be read or written: {self.reason}. Check that it is there, that it has room and who may use it."
 
 
 # --- the cluster itself ---------------------------------------------------------------------------------------------------

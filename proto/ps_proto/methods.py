@@ -14,9 +14,16 @@ from ps_proto.codec import decode, encode, message_type, parse
 from ps_proto.errors import InvalidRequest
 from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES, STREAMED, cut
 from ps_proto.requests import (
+    AdmitRank,
+    AskCheckpoint,
+    AskRestore,
     Assign,
     Barrier,
     BarrierPassed,
+    BeginCheckpoint,
+    CancelCheckpoint,
+    CheckpointState,
+    CheckpointTaken,
     ClearTable,
     CloseExport,
     Cluster,
@@ -33,6 +40,7 @@ from ps_proto.requests import (
     JobJoined,
     JoinJob,
     LaneOffered,
+    LeaseRenewed,
     LeaveJob,
     OpenExport,
     OpenLane,
@@ -42,12 +50,16 @@ from ps_proto.requests import (
     RankFenced,
     ReadExport,
     RegisterServer,
+    RenewLease,
     ResolveRank,
+    RestoreState,
+    RollBack,
     ServerRegistered,
     StartJob,
     Stats,
     StepDecided,
     TableCreated,
+    TakeCheckpoint,
 )
 
 PARAMETER_SERVER = "rowstead.v1.ParameterServer"
@@ -100,15 +112,23 @@ _SERVICES: dict[str, dict[type, type]] = {
         StartJob: Done,
         FenceRank: RankFenced,
         ResolveRank: Done,
+        AdmitRank: Done,
+        BeginCheckpoint: CheckpointState,
+        AskCheckpoint: CheckpointState,
+        CancelCheckpoint: Done,
+        RollBack: Done,
+        AskRestore: RestoreState,
         StepDecided: Done,
     },
     COORDINATOR: {
         RegisterServer: ServerRegistered,
         JoinJob: JobJoined,
         LeaveJob: Done,
+        RenewLease: LeaseRenewed,
         CreateTable: TableCreated,
         GetCluster: Cluster,
         Barrier: BarrierPassed,
+        TakeCheckpoint: CheckpointTaken,
     },
 }
 METHODS: dict[type, Method] = {

@@ -282,66 +282,244 @@ class InstallMap(_message.Message):
     def __init__(self, shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ...) -> None: ...
 
 class InstallTable(_message.Message):
-    __slots__ = ("term", "spec", "creation")
+    __slots__ = ("term", "spec", "creation", "cluster")
     TERM_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     CREATION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     term: int
     spec: _common_pb2.TableSpec
     creation: int
-    def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ...) -> None: ...
+    cluster: int
+    def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class StartJob(_message.Message):
-    __slots__ = ("term", "job", "world_size", "mode", "first_clock")
+    __slots__ = ("term", "job", "world_size", "mode", "first_clock", "cluster")
     TERM_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     FIRST_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     term: int
     job: int
     world_size: int
     mode: _common_pb2.Setting
     first_clock: int
-    def __init__(self, term: _Optional[int] = ..., job: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ...) -> None: ...
+    cluster: int
+    def __init__(self, term: _Optional[int] = ..., job: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class FenceRank(_message.Message):
-    __slots__ = ("term", "rank", "incarnation")
+    __slots__ = ("term", "rank", "incarnation", "cluster")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     term: int
     rank: int
     incarnation: int
-    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    cluster: int
+    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class RankFenced(_message.Message):
-    __slots__ = ("fact", "applied", "clock_max", "has_left")
+    __slots__ = ("fact", "applied", "clock_max", "has_left", "finished", "since")
     FACT_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     CLOCK_MAX_FIELD_NUMBER: _ClassVar[int]
     HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     fact: _common_pb2.Finished
     applied: int
     clock_max: int
     has_left: bool
-    def __init__(self, fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., applied: _Optional[int] = ..., clock_max: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...
+    finished: int
+    since: int
+    def __init__(self, fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., applied: _Optional[int] = ..., clock_max: _Optional[int] = ..., has_left: _Optional[bool] = ..., finished: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class ResolveRank(_message.Message):
-    __slots__ = ("term", "rank", "incarnation", "fact", "start", "has_left")
+    __slots__ = ("term", "rank", "incarnation", "fact", "start", "has_left", "cluster")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FACT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     term: int
     rank: int
     incarnation: int
     fact: _common_pb2.Finished
     start: int
     has_left: bool
-    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...
+    cluster: int
+    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ..., cluster: _Optional[int] = ...) -> None: ...
+
+class AdmitRank(_message.Message):
+    __slots__ = ("term", "cluster", "rank", "incarnation", "first")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    cluster: int
+    rank: int
+    incarnation: int
+    first: int
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+
+class BeginCheckpoint(_message.Message):
+    __slots__ = ("term", "cluster", "number", "root", "shard", "boundary", "base", "tracks", "full")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    TRACKS_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    cluster: int
+    number: int
+    root: str
+    shard: int
+    boundary: int
+    base: int
+    tracks: bool
+    full: bool
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., number: _Optional[int] = ..., root: _Optional[str] = ..., shard: _Optional[int] = ..., boundary: _Optional[int] = ..., base: _Optional[int] = ..., tracks: _Optional[bool] = ..., full: _Optional[bool] = ...) -> None: ...
+
+class AskCheckpoint(_message.Message):
+    __slots__ = ("term", "number")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    number: int
+    def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class CancelCheckpoint(_message.Message):
+    __slots__ = ("term", "number")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    number: int
+    def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class CheckpointState(_message.Message):
+    __slots__ = ("number", "phase", "step", "slowest", "part", "why")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOWEST_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    phase: str
+    step: int
+    slowest: int
+    part: PartWritten
+    why: str
+    def __init__(self, number: _Optional[int] = ..., phase: _Optional[str] = ..., step: _Optional[int] = ..., slowest: _Optional[int] = ..., part: _Optional[_Union[PartWritten, _Mapping]] = ..., why: _Optional[str] = ...) -> None: ...
+
+class PartWritten(_message.Message):
+    __slots__ = ("server", "file", "size_bytes", "checksum", "step", "timeline", "map_version", "rows", "nbytes", "stall_s")
+    SERVER_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    MAP_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NBYTES_FIELD_NUMBER: _ClassVar[int]
+    STALL_S_FIELD_NUMBER: _ClassVar[int]
+    server: str
+    file: str
+    size_bytes: int
+    checksum: str
+    step: int
+    timeline: int
+    map_version: int
+    rows: int
+    nbytes: int
+    stall_s: float
+    def __init__(self, server: _Optional[str] = ..., file: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., step: _Optional[int] = ..., timeline: _Optional[int] = ..., map_version: _Optional[int] = ..., rows: _Optional[int] = ..., nbytes: _Optional[int] = ..., stall_s: _Optional[float] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("root", "number")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    root: str
+    number: int
+    def __init__(self, root: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
+
+class RankState(_message.Message):
+    __slots__ = ("rank", "fact", "finished", "has_left")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    FACT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    fact: _common_pb2.Finished
+    finished: int
+    has_left: bool
+    def __init__(self, rank: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., finished: _Optional[int] = ..., has_left: _Optional[bool] = ...) -> None: ...
+
+class JobState(_message.Message):
+    __slots__ = ("number", "world_size", "mode", "first_clock", "step", "ranks")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    world_size: int
+    mode: _common_pb2.Setting
+    first_clock: int
+    step: int
+    ranks: _containers.RepeatedCompositeFieldContainer[RankState]
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., step: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ...) -> None: ...
+
+class RollBack(_message.Message):
+    __slots__ = ("term", "cluster", "timeline", "shard_map", "tables", "job", "source")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    SHARD_MAP_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    cluster: int
+    timeline: int
+    shard_map: _common_pb2.ShardMap
+    tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
+    job: JobState
+    source: Source
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., timeline: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., job: _Optional[_Union[JobState, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
+
+class AskRestore(_message.Message):
+    __slots__ = ("term", "timeline")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    timeline: int
+    def __init__(self, term: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
+
+class RestoreState(_message.Message):
+    __slots__ = ("timeline", "phase", "rows", "why")
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    timeline: int
+    phase: str
+    rows: int
+    why: str
+    def __init__(self, timeline: _Optional[int] = ..., phase: _Optional[str] = ..., rows: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("step", "ranks", "ranks_count", "hyperparameters")

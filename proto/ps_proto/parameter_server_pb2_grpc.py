@@ -110,6 +110,36 @@ class ParameterServerStub:
                 request_serializer=ps__proto_dot_parameter__server__pb2.ResolveRank.SerializeToString,
                 response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
                 _registered_method=True)
+        self.AdmitRank = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/AdmitRank',
+                request_serializer=ps__proto_dot_parameter__server__pb2.AdmitRank.SerializeToString,
+                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                _registered_method=True)
+        self.BeginCheckpoint = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/BeginCheckpoint',
+                request_serializer=ps__proto_dot_parameter__server__pb2.BeginCheckpoint.SerializeToString,
+                response_deserializer=ps__proto_dot_parameter__server__pb2.CheckpointState.FromString,
+                _registered_method=True)
+        self.AskCheckpoint = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/AskCheckpoint',
+                request_serializer=ps__proto_dot_parameter__server__pb2.AskCheckpoint.SerializeToString,
+                response_deserializer=ps__proto_dot_parameter__server__pb2.CheckpointState.FromString,
+                _registered_method=True)
+        self.CancelCheckpoint = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/CancelCheckpoint',
+                request_serializer=ps__proto_dot_parameter__server__pb2.CancelCheckpoint.SerializeToString,
+                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                _registered_method=True)
+        self.RollBack = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/RollBack',
+                request_serializer=ps__proto_dot_parameter__server__pb2.RollBack.SerializeToString,
+                response_deserializer=ps__proto_dot_common__pb2.Done.FromString,
+                _registered_method=True)
+        self.AskRestore = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/AskRestore',
+                request_serializer=ps__proto_dot_parameter__server__pb2.AskRestore.SerializeToString,
+                response_deserializer=ps__proto_dot_parameter__server__pb2.RestoreState.FromString,
+                _registered_method=True)
         self.StepDecided = channel.unary_unary(
                 '/rowstead.v1.ParameterServer/StepDecided',
                 request_serializer=ps__proto_dot_parameter__server__pb2.StepDecided.SerializeToString,
@@ -220,6 +250,42 @@ class ParameterServerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdmitRank(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AskCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollBack(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AskRestore(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StepDecided(self, request, context):
         """In a job with backup workers, from the owner of bucket 0 to every other server: what a step is folded from. May be repeated.
         """
@@ -304,6 +370,36 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.ResolveRank,
                     request_deserializer=ps__proto_dot_parameter__server__pb2.ResolveRank.FromString,
                     response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'AdmitRank': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdmitRank,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.AdmitRank.FromString,
+                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'BeginCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginCheckpoint,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.BeginCheckpoint.FromString,
+                    response_serializer=ps__proto_dot_parameter__server__pb2.CheckpointState.SerializeToString,
+            ),
+            'AskCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskCheckpoint,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.AskCheckpoint.FromString,
+                    response_serializer=ps__proto_dot_parameter__server__pb2.CheckpointState.SerializeToString,
+            ),
+            'CancelCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelCheckpoint,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.CancelCheckpoint.FromString,
+                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'RollBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBack,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.RollBack.FromString,
+                    response_serializer=ps__proto_dot_common__pb2.Done.SerializeToString,
+            ),
+            'AskRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskRestore,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.AskRestore.FromString,
+                    response_serializer=ps__proto_dot_parameter__server__pb2.RestoreState.SerializeToString,
             ),
             'StepDecided': grpc.unary_unary_rpc_method_handler(
                     servicer.StepDecided,
@@ -716,6 +812,168 @@ class ParameterServer:
             '/rowstead.v1.ParameterServer/ResolveRank',
             ps__proto_dot_parameter__server__pb2.ResolveRank.SerializeToString,
             ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdmitRank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/AdmitRank',
+            ps__proto_dot_parameter__server__pb2.AdmitRank.SerializeToString,
+            ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/BeginCheckpoint',
+            ps__proto_dot_parameter__server__pb2.BeginCheckpoint.SerializeToString,
+            ps__proto_dot_parameter__server__pb2.CheckpointState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/AskCheckpoint',
+            ps__proto_dot_parameter__server__pb2.AskCheckpoint.SerializeToString,
+            ps__proto_dot_parameter__server__pb2.CheckpointState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/CancelCheckpoint',
+            ps__proto_dot_parameter__server__pb2.CancelCheckpoint.SerializeToString,
+            ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/RollBack',
+            ps__proto_dot_parameter__server__pb2.RollBack.SerializeToString,
+            ps__proto_dot_common__pb2.Done.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/AskRestore',
+            ps__proto_dot_parameter__server__pb2.AskRestore.SerializeToString,
+            ps__proto_dot_parameter__server__pb2.RestoreState.FromString,
             options,
             channel_credentials,
             insecure,

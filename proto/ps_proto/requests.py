@@ -80,12 +80,29 @@ class Hyperparameters:
 
 
 @dataclass(frozen=True, slots=True)
+class StepOrder:
+    """An order of the coordinator's that holds from the fold of a step on, on every server alike (R8).
+
+    `number`: one that a server has followed it ignores. `kind` "admit": `rank` is in the roster of all later steps, as `incarnation`.
+    """
+
+    number: int
+    kind: str
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """The fact that the fenced rank is done with step `clock`: every server acknowledged its pushes of it (R4)."""
+    """The fact that the fenced rank is done with step `clock`: every server acknowledged its pushes of it (R4).
+
+    `resume`: what its worker needs to go on after this step. `orders` hold from this step's fold on.
+    """
 
     clock: int
     hyperparameters: tuple[Hyperparameters, ...] = ()
     resume: bytes = b""
+    orders: tuple[StepOrder, ...] = ()
 
 
 # --- worker -> server ----------------------------------------------------------------------------------------------------
@@ -267,22 +284,25 @@ class InstallTable:
     """Open a table; the same one again is fine.
 
     creation  counts the coordinator's attempts to create any table: one that some server refused may be followed by another of that name.
+    cluster   whose coordinator says so; 0: it does not say.
     """
 
     term: int
     spec: TableSpec
     creation: int = 0
+    cluster: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """A job begins: roster 0..world_size-1 from step `first_clock` on (R6)."""
+    """A job begins: roster 0..world_size-1 from step `first_clock` on (R6). `cluster`: as in InstallTable, and so in each order."""
 
     term: int
     job: int
     world_size: int
     mode: Mode
     first_clock: int
+    cluster: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +312,7 @@ class FenceRank:
     term: int
     rank: int
     incarnation: int
+    cluster: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +320,16 @@ class RankFenced:
     """How far the rank came on this server.
 
     `fact`: what it finished last in this job. `applied`: the last step of which a push was applied, NEVER where there is none.
-    `clock_max`: the highest finished or applied step of any rank.
+    `clock_max`: the highest finished or applied step of any rank. `finished`: the last step that counts as finished by it, with a fact or
+    without. `since`: the first step of whose roster it is, NEVER where it is in none.
     """
 
     fact: Finished | None
     applied: int
     clock_max: int
     has_left: bool = False
+    finished: int = NEVER
+    since: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +345,160 @@ class ResolveRank:
     fact: Finished | None
     start: int
     has_left: bool = False
+    cluster: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdmitRank:
+    """In a job without synchronous tables: this rank is in the roster of step `first` and all later ones (R6)."""
+
+    term: int
+    cluster: int
+    rank: int
+    incarnation: int
+    first: int
+
+
+# --- checkpoints, from the coordinator to a server ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BeginCheckpoint:
+    """Take this server's part of checkpoint `number` once its step is `boundary` (-1: now), and write it to `root` as part `shard`.
+
+    `base`: the number of the checkpoint on which an increment may stand, -1: none. `tracks`: the next part here may be an increment on this
+    one. `full`: no increment.
+    """
+
+    term: int
+    cluster: int
+    number: int
+    root: str
+    shard: int
+    boundary: int
+    base: int
+    tracks: bool
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskCheckpoint:
+    """How far is the part of checkpoint `number`?"""
+
+    term: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCheckpoint:
+    """Forget the part of checkpoint `number`, whose files count for nothing."""
+
+    term: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartWritten:
+    """A part that is on the disk, of one instant of `server`: at `step`, under `map_version`.
+
+    `file`: its part.json, from the root, with its size and checksum. `rows`, `nbytes`: in its tables. `stall_s`: its longest turn
+    meanwhile.
+    """
+
+    server: str
+    file: str
+    size_bytes: int
+    checksum: str
+    step: int
+    timeline: int
+    map_version: int
+    rows: int
+    nbytes: int
+    stall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """How far a server is with its part of checkpoint `number`.
+
+    `phase`: "none" (it knows of none), "armed" (it waits for the boundary), "taken" (and being written), "passed" (its step is beyond the
+    boundary, nothing was taken), "written" (`part` says what) or "failed" (`why` says how). `step`: where the server is. `slowest`: the
+    rank that it waits for, OBSERVER where it waits for none.
+    """
+
+    number: int
+    phase: str
+    step: int
+    slowest: int
+    part: PartWritten | None = None
+    why: str = ""
+
+
+# --- rollback, from the coordinator to a server (R12, R15) -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A complete checkpoint: its number under a root."""
+
+    root: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """Where a rank goes on after a rollback: it finished all steps up to `finished`; the last with `fact`, if there is one."""
+
+    rank: int
+    fact: Finished | None
+    finished: int
+    has_left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as a rollback takes it up again: as in StartJob, and the step whose rows the tables hold."""
+
+    number: int
+    world_size: int
+    mode: Mode
+    first_clock: int
+    step: int
+    ranks: tuple[RankState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """Forget everything, and begin `timeline` with this map, these tables and this job, and the rows of `source`; without one, with none.
+
+    The facts in `job` come without resume states: those are in the checkpoint.
+    """
+
+    term: int
+    cluster: int
+    timeline: int
+    shard_map: ShardMap
+    tables: tuple[TableSpec, ...]
+    job: JobState | None
+    source: Source | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskRestore:
+    """How far has this server loaded what `timeline` begins with?"""
+
+    term: int
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreState:
+    """`phase`: "loading", "loaded" or "failed", of which `why` says how. `rows`: those that are there."""
+
+    timeline: int
+    phase: str
+    rows: int
+    why: str = ""
 
 
 # --- a word of one server to the others ------------------------------------------------------------------------------------------
@@ -370,8 +548,12 @@ class RegisterServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerRegistered:
+    """`must_recover`: serve nothing before a RollBack. `cluster`: whose coordinator this is, 0: it does not say."""
+
     server: str
     incarnation: int
+    must_recover: bool = False
+    cluster: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +562,8 @@ class JoinJob:
 
     `nonce`: a random uint64 that names this try to join, so that a repeated message does not become another incarnation.
     `wait_s`: how long the servers may take, which all must hear of it; then Unreachable names the one that did not answer.
+    `rank` -1: join the running job under a rank that the coordinator chooses. `resume`: go on where the rank was (R15).
+    `on_lost_worker`: "wait" or "continue", which the first one of a job fixes too; "": as the job has it.
     """
 
     rank: int
@@ -387,11 +571,17 @@ class JoinJob:
     mode: Mode | None
     nonce: int = 0
     wait_s: float = 0.0
+    resume: bool = False
+    on_lost_worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobJoined:
-    """The rank is this worker's under `incarnation`; its first step is `clock`, its next barrier `barrier`."""
+    """The rank is this worker's under `incarnation`; its first step is `clock`, its next barrier `barrier`.
+
+    `resume`: of the last step that the rank finished; `is_resumed`: it finished one. `lease_s`: renew the lease within that time, 0: there
+    is none.
+    """
 
     incarnation: int
     clock: int
@@ -401,6 +591,27 @@ class JobJoined:
     timeline: int
     shard_map: ShardMap
     tables: tuple[TableSpec, ...]
+    rank: int = -1
+    resume: bytes = b""
+    is_resumed: bool = False
+    lease_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RenewLease:
+    """The worker of this rank lives, at step `clock`."""
+
+    rank: int
+    incarnation: int
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """`orders`: what the worker is to put into its next `finished` (R8). `timeline`: beyond the worker's own after a rollback."""
+
+    orders: tuple[StepOrder, ...]
+    timeline: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +646,11 @@ class GetCluster:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster as the coordinator knows it. `shard_map` is None until the expected servers are there."""
+    """The cluster as the coordinator knows it. `shard_map` is None until the expected servers are there.
+
+    `lost`: the ranks whose lease has run out. `checkpoint`: the number of the last complete one, 0: none. `notice`: what an operator must
+    know, such as why a checkpoint failed.
+    """
 
     servers_expected: int
     shard_map: ShardMap | None
@@ -445,6 +660,35 @@ class Cluster:
     mode: Mode | None = None
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those taking part now
     servers: dict[str, str] = field(default_factory=dict)  # name -> address, of those registered
+    lost: tuple[int, ...] = ()
+    checkpoint: int = 0
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeCheckpoint:
+    """Write a checkpoint under the root `path`, "": the configured one; answered once it is complete.
+
+    `full`: no increment. `at_least`: of a step no lower than this. `wait_s`: how long the servers may take to come to it.
+    """
+
+    path: str
+    full: bool
+    at_least: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTaken:
+    """Where it lies and of which step it is. `took_s`: until it was complete; `stall_s`: the longest turn of a server meanwhile."""
+
+    path: str
+    number: int
+    step: int
+    rows: int
+    nbytes: int
+    took_s: float
+    stall_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ every server ready. Requests that need servers become plans (plans.py), the othe
 from collections.abc import Callable
 from typing import Any
 
-from ps_proto.errors import ParameterServerError
+from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer
 from ps_proto.values import TableSpec
 from ps_server.coordinator.barriers import Barriers
@@ -19,6 +19,8 @@ from ps_server.coordinator.tables import TableRegistry
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked
 from sharding.shard_map import Server, ShardMap
+
+Turn = Callable[[int, Any, float], Body | None]
 
 
 class CoordinatorCore:
@@ -32,7 +34,7 @@ class CoordinatorCore:
         self.members = Members(servers_expected, self.servers, self._plans)
         self._tables = TableRegistry(term, self.members, self._plans)
         self.ranks = Ranks(term, self.members, self._tables, self._plans)
-        self._turns: dict[type[Any], Callable[[int, Any, float], Body | None]] = {
+        self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
             JoinJob: self.ranks.join,
@@ -49,7 +51,7 @@ class CoordinatorCore:
         match event:
             case Asked(request, body):
                 try:
-                    reply = self._turns[type(body)](request, body, now_s)
+                    reply = self._turn_of(body)(request, body, now_s)
                 except ParameterServerError as error:
                     effects.append(Refuse(request, error))
                 else:
@@ -70,6 +72,12 @@ class CoordinatorCore:
         self._plans.advance(effects)
         self._waiting.wake(now_s, effects)
         return effects
+
+    def _turn_of(self, body: Body) -> Turn:
+        turn = self._turns.get(type(body))
+        if turn is None:
+            raise InvalidRequest("the request", f"{type(body).__name__}, which the coordinator does not serve", "one that it serves")
+        return turn
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due: a request that gives up, or an order to be given again."""

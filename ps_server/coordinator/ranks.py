@@ -37,6 +37,7 @@ class Ranks:
         if not 0 <= body.rank < body.world_size:
             raise InvalidRequest("rank", str(body.rank), f"from 0 to {body.world_size - 1}, less than world_size")
         _check_backup_workers(body)
+        _check_served(body)
         self._members.check_map()
         self._plans.add((body.rank, body.nonce), request, body.wait_s, now_s, lambda: self.plan_join(body))
 
@@ -68,7 +69,7 @@ class Ranks:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
         job.take(body.rank, incarnation)
         shard_map = self._members.check_map()
-        joined = JobJoined(incarnation, start, job.barrier, job.world_size, job.mode, 0, shard_map, self._tables.ready())
+        joined = JobJoined(incarnation, start, job.barrier, job.world_size, job.mode, 0, shard_map, self._tables.ready(), rank=body.rank)
         self.joined[body.rank] = joined
         self._nonces.setdefault(body.rank, {})[body.nonce] = incarnation
         return joined
@@ -106,6 +107,13 @@ class Ranks:
             raise StaleIncarnation(rank, have, incarnation)
         want = "a rank that takes part in the running job: connect with rank= and world_size= first"
         raise InvalidRequest("rank", f"{rank}, which has not joined or has left", want)
+
+
+def _check_served(body: JoinJob) -> None:
+    if body.resume:
+        raise InvalidRequest("resume", "True", "False: this version begins anew, above every step known of the rank")
+    if body.on_lost_worker not in ("", "wait"):
+        raise InvalidRequest("on_lost_worker", repr(body.on_lost_worker), "'wait': this version waits for a worker that is lost")
 
 
 def _check_backup_workers(body: JoinJob) -> None:

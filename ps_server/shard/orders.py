@@ -4,7 +4,7 @@ Each may be said again.
 """
 
 from ps_proto.errors import InvalidRequest, Recovering
-from ps_proto.requests import Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob, StepDecided
+from ps_proto.requests import NEVER, Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob, StepDecided
 from ps_proto.values import Sync
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.key_lists import KeyLists
@@ -58,7 +58,14 @@ class Orders:
         self._key_lists.forget(order.rank)
         clocks, window = self._steps.clocks, self._writer.window
         highest = max([clocks.clock_max, *(window.last_clock(rank) for rank in window.ranks)])
-        return RankFenced(self._steps.facts.get(order.rank), window.last_clock(order.rank), highest, order.rank in clocks.left_after)
+        return RankFenced(
+            self._steps.facts.get(order.rank),
+            window.last_clock(order.rank),
+            highest,
+            order.rank in clocks.left_after,
+            finished=clocks.finished.get(order.rank, NEVER),
+            since=clocks.first_clock if order.rank in clocks.finished else NEVER,
+        )
 
     def resolve_rank(self, request: int, order: ResolveRank, now_s: float) -> Done:
         """Settle how far the rank came, as the coordinator found it."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_proto.errors import ParameterServerError, Recovering
+from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering
 from ps_proto.requests import (
     Assign,
     ClearTable,
@@ -139,8 +139,10 @@ class Shard:
                 return self.reader.pull(asked.request, pull, now_s, asked.make_rows, asked.is_borrowed)
             case Push() as push:
                 return self.writer.push(asked.request, push, now_s, asked.is_borrowed)
+            case body if (turn := self._turns.get(type(body))) is not None:
+                return turn(asked.request, body, now_s)
             case body:
-                return self._turns[type(body)](asked.request, body, now_s)
+                raise InvalidRequest("the request", f"{type(body).__name__}, which {self.server} does not serve", "one that it serves")
 
     def _progress(self) -> tuple[int, ...]:
         """Return numbers of which one differs whenever a parked request may go on, or must be refused before its time.

@@ -82,6 +82,8 @@ class Steps:
             raise InvalidRequest("finished clock", str(finished.clock), f"from 0 to {CLOCK_MAX}")
         if len(finished.resume) > RESUME_BYTES_MAX:
             raise InvalidRequest("resume state", f"{len(finished.resume)} bytes", f"at most {RESUME_BYTES_MAX} bytes")
+        if finished.orders:
+            raise InvalidRequest("orders of a finished step", str([order.kind for order in finished.orders]), "none: this version has none")
         if finished.clock <= self.clocks.finished[rank]:
             known = self.facts.get(rank)
             if finished.resume and known is not None and known.clock == finished.clock:
