@@ -87,7 +87,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Do `task` aside, which may take long; its end comes back as Worked. A core numbers its own tasks."""
+    """Do `task`, one of ps_server.tasks, aside, which may take long; its end comes back as Worked. A core numbers its own tasks."""
 
     number: int
     task: object
