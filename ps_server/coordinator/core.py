@@ -4,6 +4,7 @@ The coordinator answers a request only once every server it concerns has acknowl
 every server ready. Requests that need servers become plans (plans.py), the others are answered at once or wait (waiting.py).
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.coordinator.waiting import WaitingRoom
-from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked
+from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked, Worked
 from sharding.shard_map import Server, ShardMap
 
 Turn = Callable[[int, Any, float], Body | None]
@@ -29,7 +30,7 @@ class CoordinatorCore:
     def __init__(self, servers_expected: int, term: int = 1) -> None:
         self.term = term
         self.servers: dict[str, Server] = {}
-        self._plans = Plans(self.servers)
+        self._plans = Plans(self.servers, itertools.count(1))
         self._waiting = WaitingRoom()
         self.members = Members(servers_expected, self.servers, self._plans)
         self._tables = TableRegistry(term, self.members, self._plans)
@@ -60,16 +61,18 @@ class CoordinatorCore:
             case Answered(order, outcome):
                 if not self.members.take_answer(order, outcome, now_s, effects):
                     self._plans.on_answer(order, outcome, now_s, effects)
+            case Worked(number, outcome):
+                self._plans.on_worked(number, outcome, now_s, effects)
             case Dropped(request):
                 for room in (self._waiting, self.members, self._plans):
                     room.forget(request)
             case Ticked():
                 pass
         self.members.question_rivals(effects)
-        self._plans.advance(effects)
+        self._plans.advance(now_s, effects)
         self._plans.expire(now_s, effects)
         self._plans.give_orders_again(now_s, effects)
-        self._plans.advance(effects)
+        self._plans.advance(now_s, effects)
         self._waiting.wake(now_s, effects)
         return effects
 

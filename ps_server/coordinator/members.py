@@ -72,7 +72,7 @@ class Members:
     def _admit(self, server: Server, nonce: int) -> ServerRegistered:
         self.servers[server.name], self._processes[server.name] = server, nonce
         if self._map_is_planned():  # again where it replaces one: nothing else runs before there is a map
-            self._plans.add_for_all("map", self._publish_map())
+            self._plans.add_for_all("map", self._publish_map(), "the servers are taking a new shard map")
         return ServerRegistered(server.name, server.incarnation)
 
     def _map_is_planned(self) -> bool:

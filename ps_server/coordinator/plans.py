@@ -1,25 +1,45 @@
-"""Requests that need servers: each is a *plan*, a generator that yields a round of orders and goes on with all their answers.
+"""Requests that need servers or time: each is a *plan*, a generator that yields what is to be done and goes on with what came of it.
+
+    answers = yield order       give the order to every server; goes on with all their answers
+    outcome = yield Do(task)    have a task done aside; goes on with its outcome
+    yield Wait(seconds)         goes on after that time
 
 Plans run one after another, so that two ranks that join at once see each other's result; a request that is asked again while its plan
 waits or runs joins that plan, so that retries never pile up. Orders are idempotent; one that fails is given again until the
-request's `wait_s` is over, and the refusal then names the server. What a server refuses for good is raised in the plan, at its `yield`, and
-ends it.
+request's `wait_s` is over, and the refusal then names the server. What a server refuses for good, and the error that a task ends with, is
+raised in the plan, at its `yield`: a plan that lets it pass ends with it.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, Recovering, Unreachable
-from ps_server.events import Body, Effect, Refuse, Reply, Tell
+from ps_server.events import Body, Effect, Refuse, Reply, Tell, Work
 from sharding.shard_map import Server
 
 ORDER_AGAIN_S = 0.25  # an order is small and its server near: this is a pause, not a deadline
 ORDERS_S_MIN = 1.0  # a request may take this long whatever its wait_s: servers that are well need a moment, too
 
-Plan = Generator[Body, list[Any], Body]
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let so many seconds pass."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Have this task, one of ps_server.tasks, done aside."""
+
+    task: object
+
+
+Plan = Generator[Body | Wait | Do, Any, Body]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +51,15 @@ class _Asking:
 
 
 @dataclass
-class _Work:
-    """A plan, who asked for it, and the round of orders that it waits for."""
+class _Planned:
+    """A plan, who asked for it, and what it waits for: a round of orders, a task, or a time."""
 
     key: Hashable  # the same for a request that is asked again
     plan: Plan
     requests: dict[int, _Asking] = field(default_factory=dict)
     until_s: float = math.inf  # when it is given up at the latest; never where nobody asked
+    wake_s: float = -math.inf  # when its Wait is over
+    task: int | None = None  # the number of its task that is under way
     order: Body | None = None
     answers: dict[str, Body | None] = field(default_factory=dict)  # server -> its answer, None until it came
     causes: dict[str, str] = field(default_factory=dict)  # server -> why it has not followed the order yet, where that is known
@@ -46,99 +68,138 @@ class _Work:
     def is_for_all(self) -> bool:
         return self.until_s == math.inf
 
+    def is_waiting(self, now_s: float) -> bool:
+        return self.task is not None or self.wake_s > now_s or any(answer is None for answer in self.answers.values())
+
 
 class Plans:
-    """The plan that runs and those that wait for it. `servers`: those registered, as they come; each order goes to all of them."""
+    """The plan that runs and those that wait for it.
 
-    def __init__(self, servers: Mapping[str, Server]) -> None:
+    `servers`: those registered, as they come; each order goes to all of them. `numbers`: for orders and tasks, each of which is the core's
+    only one of its number: others may take some, and of an answer to one of theirs nothing is taken here.
+    """
+
+    def __init__(self, servers: Mapping[str, Server], numbers: Iterator[int]) -> None:
         self._servers = servers
-        self._queue: deque[_Work] = deque()
-        self._running: _Work | None = None
+        self._numbers = numbers
+        self._queue: deque[_Planned] = deque()
+        self._running: _Planned | None = None
         self._orders: dict[int, tuple[Body, str]] = {}  # order number -> what was ordered, of which server
-        self._next_order = 1
+        self._refusals: list[Effect] = []  # of plans that were given up in this turn
         self._again_s: dict[str, float] = {}  # server -> when its order is given again
 
     def add(self, key: Hashable, request: int, wait_s: float, now_s: float, make_plan: Callable[[], Plan]) -> None:
         """Queue a plan for a request, or let the request share the one of the same key that is queued or at work."""
         asking = _Asking(now_s, now_s + max(wait_s, ORDERS_S_MIN))
-        for work in self._works():
-            if work.key == key:
-                work.requests[request] = asking
-                work.until_s = max(work.until_s, asking.until_s)
+        for planned in self._all():
+            if planned.key == key:
+                planned.requests[request] = asking
+                planned.until_s = max(planned.until_s, asking.until_s)
                 return
-        self._queue.append(_Work(key, make_plan(), {request: asking}, asking.until_s))
+        self._queue.append(_Planned(key, make_plan(), {request: asking}, asking.until_s))
 
-    def add_for_all(self, key: Hashable, plan: Plan) -> None:
-        """Queue a plan that nobody asked for and without which nothing else may run: what runs now is given up."""
+    def add_for_all(self, key: Hashable, plan: Plan, why: str) -> None:
+        """Let a plan run next that nobody asked for and without which nothing else may run.
+
+        What runs now is given up: its requests are refused with Recovering, which says `why`. One of the same key that has not begun makes
+        way for it.
+        """
+        self.give_up(Recovering("The coordinator", why))
+        self._queue = deque([planned for planned in self._queue if not (planned.is_for_all and planned.key == key)])
+        self._queue.appendleft(_Planned(key, plan))
+
+    def give_up(self, error: ParameterServerError) -> None:
+        """End the plan that runs, if one does, and refuse its requests with `error`."""
         if self._running is not None:
-            self._give_up()
-        self._queue.append(_Work(key, plan))
+            self._refusals += [Refuse(request, error) for request in self._running.requests]
+            self._drop()
 
     def forget(self, request: int) -> None:
         """Let a request go that nobody waits for; its plan goes on all the same: others may count on what it did."""
-        for work in self._works():
-            work.requests.pop(request, None)
+        for planned in self._all():
+            planned.requests.pop(request, None)
 
-    def _works(self) -> list[_Work]:
+    def _all(self) -> list[_Planned]:
         return [*([self._running] if self._running is not None else []), *self._queue]
 
     def due_s(self) -> list[float]:
-        """Return the times at which a request or a plan gives up, or an order is to be given again."""
+        """Return the times at which a request or a plan gives up, a plan goes on, or an order is to be given again."""
         due = list(self._again_s.values())
-        for work in self._works():
-            due += [asking.until_s for asking in work.requests.values()]
-            if not work.is_for_all:
-                due.append(work.until_s)
+        if self._running is not None and self._running.wake_s > -math.inf:
+            due.append(self._running.wake_s)
+        for planned in self._all():
+            due += [asking.until_s for asking in planned.requests.values()]
+            if not planned.is_for_all:
+                due.append(planned.until_s)
         return due
 
     # --- turns -----------------------------------------------------------------------------------------------------------
 
     def expire(self, now_s: float, effects: list[Effect]) -> None:
         """Refuse the requests whose time is up, and give up plans that nobody waits for any more."""
-        for work in reversed(self._works()):  # the one at work last: all of them wait for its servers
-            late = {request: asking for request, asking in work.requests.items() if asking.until_s <= now_s}
-            effects += [Refuse(request, self._silent_server(now_s - asking.since_s)) for request, asking in late.items()]
-            work.requests = {request: asking for request, asking in work.requests.items() if request not in late}
-            if not work.requests and work.until_s <= now_s:
-                if work is self._running:
-                    self._give_up()
+        for planned in reversed(self._all()):  # the one at work last: all of them wait for it
+            late = {request: asking for request, asking in planned.requests.items() if asking.until_s <= now_s}
+            effects += [Refuse(request, self._held_up(now_s - asking.since_s)) for request, asking in late.items()]
+            planned.requests = {request: asking for request, asking in planned.requests.items() if request not in late}
+            if not planned.requests and planned.until_s <= now_s:
+                if planned is self._running:
+                    self._drop()
                 else:
-                    self._queue.remove(work)
+                    self._queue.remove(planned)
 
-    def _silent_server(self, after_s: float) -> ParameterServerError:
-        """Return the error that names the server that all plans wait for."""
+    def _held_up(self, after_s: float) -> ParameterServerError:
+        """Return the error that says what all plans wait for: a server, by its name, or the plan that runs."""
         assert self._running is not None, "whoever waits for a plan waits for the one that runs"
-        server = next(server for server, answer in self._running.answers.items() if answer is None)
+        server = next((server for server, answer in self._running.answers.items() if answer is None), None)
+        if server is None:
+            return Recovering("The coordinator", f"after {after_s:.1f} s it is still at work")
         return Unreachable(server, self._servers[server].address, after_s, self._running.causes.get(server, "no answer to the coordinator"))
 
-    def _give_up(self) -> None:
+    def _drop(self) -> None:
         assert self._running is not None
         self._running.plan.close()
         self._running = None
         self._again_s.clear()
 
-    def advance(self, effects: list[Effect]) -> None:
-        """Start the next plan where none runs, and go on with one whose round is answered."""
+    def advance(self, now_s: float, effects: list[Effect]) -> None:
+        """Start the next plan where none runs, and go on with one that has what it waited for."""
+        effects += self._refusals
+        self._refusals = []
         while True:
             if self._running is None:
                 if not self._queue:
                     return
                 self._running = self._queue.popleft()
-            elif any(answer is None for answer in self._running.answers.values()):
+            elif self._running.is_waiting(now_s):
                 return
-            work = self._running
-            try:
-                work.order = next(work.plan) if work.order is None else work.plan.send(list(work.answers.values()))
-            except StopIteration as stop:
-                effects += [Reply(request, stop.value) for request in work.requests]
-                self._running = None
-            except ParameterServerError as error:
-                effects += [Refuse(request, error) for request in work.requests]
-                self._running = None
-            else:
-                work.answers, work.causes = dict.fromkeys(sorted(self._servers)), {}
-                for server in work.answers:
-                    self._tell(server, effects)
+            planned = self._running
+            self._go_on(
+                planned, partial(planned.plan.send, None if planned.order is None else list(planned.answers.values())), now_s, effects
+            )
+
+    def _go_on(self, planned: _Planned, step: Callable[[], Body | Wait | Do], now_s: float, effects: list[Effect]) -> None:
+        """Let the plan that runs take a step, to its next `yield` or its end."""
+        self._again_s.clear()
+        planned.order, planned.answers, planned.causes, planned.task, planned.wake_s = None, {}, {}, None, -math.inf
+        try:
+            wanted = step()
+        except StopIteration as stop:
+            effects += [Reply(request, stop.value) for request in planned.requests]
+            self._running = None
+        except ParameterServerError as error:
+            effects += [Refuse(request, error) for request in planned.requests]
+            self._running = None
+        else:
+            match wanted:
+                case Wait(seconds):
+                    planned.wake_s = now_s + seconds
+                case Do(task):
+                    planned.task = self.number()
+                    effects.append(Work(planned.task, task))
+                case order:
+                    planned.order, planned.answers = order, dict.fromkeys(sorted(self._servers))
+                    for server in planned.answers:
+                        self._tell(server, effects)
 
     def _tell(self, server: str, effects: list[Effect]) -> None:
         assert self._running is not None
@@ -147,27 +208,30 @@ class Plans:
         effects.append(Tell(number, server, self._servers[server].address, self._running.order))
 
     def number(self) -> int:
-        """Return a number for an order that no other has."""
-        number, self._next_order = self._next_order, self._next_order + 1
-        return number
+        """Return a number that no other order or task has."""
+        return next(self._numbers)
 
     def on_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
         """Take a server's answer to an order of a plan."""
-        order, server = self._orders.pop(number)
-        work = self._running
-        if work is None or order is not work.order or work.answers[server] is not None:
-            return  # of a plan that was given up
+        order, server = self._orders.pop(number, (None, ""))
+        planned = self._running
+        if order is None or planned is None or order is not planned.order or planned.answers[server] is not None:
+            return  # of a plan that was given up, or of somebody else
         if not isinstance(outcome, ParameterServerError):
-            work.answers[server] = outcome
-        elif work.is_for_all or isinstance(outcome, Unreachable | Recovering):
-            work.causes[server] = outcome.cause if isinstance(outcome, Unreachable) else str(outcome)
+            planned.answers[server] = outcome
+        elif planned.is_for_all or isinstance(outcome, Unreachable | Recovering):
+            planned.causes[server] = outcome.cause if isinstance(outcome, Unreachable) else str(outcome)
             self._again_s[server] = now_s + ORDER_AGAIN_S
         else:
-            try:
-                work.plan.throw(outcome)  # it may take back what it began
-            except ParameterServerError as error:
-                effects += [Refuse(request, error) for request in work.requests]
-            self._give_up()
+            self._go_on(planned, partial(planned.plan.throw, outcome), now_s, effects)
+
+    def on_worked(self, number: int, outcome: object | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
+        """Take what came of a task of a plan."""
+        planned = self._running
+        if planned is None or planned.task != number:
+            return  # of a plan that was given up, or of somebody else
+        step = partial(planned.plan.throw if isinstance(outcome, ParameterServerError) else planned.plan.send, outcome)
+        self._go_on(planned, step, now_s, effects)
 
     def give_orders_again(self, now_s: float, effects: list[Effect]) -> None:
         """Give the orders again whose servers failed a while ago."""
