@@ -5,7 +5,7 @@ import pytest
 
 from peers import Peers, ids_of, rows_of, shard_map
 from ps_proto.errors import InvalidRequest, NotOwner, PushPartlyTaken, TableFull, UnfinishedPush, Unreachable
-from ps_proto.requests import Assign, Push
+from ps_proto.requests import UNNAMED, Assign, Push
 from ps_proto.values import Sync
 from scripted import silence
 
@@ -26,11 +26,19 @@ def test_pushes_of_a_step_are_numbered_and_each_step_counts_anew(peers: Peers) -
 
 
 def test_assignments_are_named_like_pushes(peers: Peers) -> None:
+    peers.run(peers.worker.assign([("dense", ids_of(0), rows_of(3.0))], only_absent=False))
+    peers.push(0)
+    first, second = (body for _, body in peers.heard())
+    assert isinstance(first, Assign)
+    assert (first.seq, first.only_absent, second.seq) == (1, False, 2)
+
+
+def test_start_values_take_no_name_so_that_who_redoes_the_step_may_put_them_or_not(peers: Peers) -> None:
     peers.run(peers.worker.assign([("dense", ids_of(0), rows_of(3.0))], only_absent=True))
     peers.push(0)
     first, second = (body for _, body in peers.heard())
     assert isinstance(first, Assign)
-    assert (first.seq, first.only_absent, second.seq) == (1, True, 2)
+    assert (first.fence.clock, first.seq, first.only_absent, second.seq) == (0, UNNAMED, True, 1)
 
 
 def test_a_push_is_split_by_owner_and_its_repeats_are_summed_in_the_callers_order(peers: Peers) -> None:

@@ -9,22 +9,26 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from conversation import ITEM, USER, Conversation, ids, map_of, rows, wants
+from conversation import ITEM, USER, Conversation, ids, map_of, rows, settled, wants
 from ps_proto.errors import InvalidRequest, RowsUnset, StalenessTimeout, StepPassed, UnknownTable
 from ps_proto.requests import (
+    NEVER,
     OBSERVER,
+    UNNAMED,
     Assign,
     ClearTable,
     ColumnLayout,
     Done,
     ExportOpened,
     ExportPart,
+    FenceRank,
     Finish,
     Finished,
     OpenExport,
     Pull,
     Pulled,
     Push,
+    RankFenced,
     ReadExport,
     TableRows,
 )
@@ -367,6 +371,36 @@ def test_only_absent_leaves_rows_that_are_there() -> None:
     talk.push(0, 0, {7: 1.0})
     talk.assign(1, 0, {7: 5.0, 8: 6.0}, only_absent=True)
     assert talk.read(7, 8) == [-1.0, 6.0]
+
+
+def test_start_values_that_are_put_again_take_no_name_from_the_push_that_is_redone() -> None:
+    talk = Conversation(Async(), world_size=1)
+    talk.push(0, 0, {7: 1.0}, seq=1)
+    talk.get(FenceRank(1, 0, 2))  # the worker dies before it has finished the step, and starts again from its top
+    talk.get(settled(0, 2, NEVER))
+    fence = talk.fence(0, 0, incarnation=2)
+    for _ in range(2):  # one is doubled on its way
+        talk.get(Assign(fence, UNNAMED, (rows("user", {7: 9.0, 8: 6.0}),), only_absent=True))
+    talk.get(Push(fence, 1, (rows("user", {7: 1.0, 8: 1.0}),)))
+    assert talk.read(7) == [-1.0]  # redone, and not applied twice
+    assert talk.shard.counters.table("user").rows_repeated == 1
+    assert talk.read(8) == [5.0]  # the first push had no id 8: that bucket has yet to hear of it
+
+
+def test_start_values_without_a_name_leave_no_trace_of_their_step() -> None:
+    talk = Conversation(Async(), world_size=1)
+    talk.assign(0, 0, {7: 9.0}, seq=UNNAMED, only_absent=True)
+    assert talk.get(FenceRank(1, 0, 2)) == RankFenced(None, NEVER, NEVER, since=0)
+
+
+@pytest.mark.parametrize("ask", ["push", "assign", "clear"])
+def test_what_is_not_the_same_when_it_is_done_again_needs_a_name(ask: str) -> None:
+    talk = Conversation(Async(), world_size=1)
+    fence, part = talk.fence(0, 0), (rows("user", {7: 1.0}),)
+    body = {"push": Push(fence, UNNAMED, part), "assign": Assign(fence, UNNAMED, part), "clear": ClearTable(fence, UNNAMED, "user")}[ask]
+    with pytest.raises(InvalidRequest, match="seq is 0, but must be from 1"):
+        talk.get(body)
+    assert talk.read(7) == [0.0]
 
 
 # --- restoring and clearing --------------------------------------------------------------------------------------------------

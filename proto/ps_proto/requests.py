@@ -23,6 +23,9 @@ OBSERVER = -1  # the rank of a client that takes no part in training
 NEVER = -1  # the clock of a rank that has finished no step: clocks count from 0
 
 
+UNNAMED = 0  # the seq of what needs no name: seq counts from 1
+
+
 def push_name(clock: int, seq: int) -> int:
     """Return the name of a push within its rank, ordered as pushes are: `clock << 32 | seq` (R2)."""
     return clock << 32 | seq
@@ -148,6 +151,7 @@ class Push:
 class Assign:
     """Set rows, under a push's name; takes effect at once in every mode. `only_absent`: leave rows that exist as they are.
 
+    Then `seq` may be UNNAMED: it is not looked up and not remembered, since doing it again changes nothing.
     With `columns`, the rows are whole records, float32[n, width]: each row with these state columns behind it, which are set too.
     """
 

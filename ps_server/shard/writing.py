@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, StepPassed
-from ps_proto.requests import OBSERVER, Assign, ClearTable, ColumnLayout, Done, Fence, Ids, Push, Rows, TableRows, push_name
+from ps_proto.requests import OBSERVER, UNNAMED, Assign, ClearTable, ColumnLayout, Done, Fence, Ids, Push, Rows, TableRows, push_name
 from ps_proto.values import Assigned
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters
@@ -103,7 +103,11 @@ class Writer:
         return Done(self._steps.step)
 
     def assign(self, request: int, assign: Assign, now_s: float) -> Done:
-        """Set rows, with their state where it comes along."""
+        """Set rows, with their state where it comes along.
+
+        One without a name, which leaves rows as they are, is not asked of the window and not told to it: a worker that starts again puts
+        its start values first, and must not take by that the name of a push that it redoes (R7).
+        """
         self._membership.check(assign.fence)
         self._check_writer(assign)
         self._check_rows(assign)
@@ -142,7 +146,7 @@ class Writer:
         found = []
         for part in parts:
             buckets = buckets_of(table_salt(part.table), part.ids)
-            fresh = self.window.fresh(rank, buckets, name)
+            fresh = None if request.seq == UNNAMED else self.window.fresh(rank, buckets, name)
             known = places.get(part.table)
             if fresh is None:
                 found.append(_Fresh(part.table, part.ids, part.rows, buckets, known))
@@ -153,7 +157,8 @@ class Writer:
         return found
 
     def _record(self, request: Push | Assign, applied: _Fresh) -> None:
-        self.window.record(request.fence.rank, applied.buckets, push_name(request.fence.clock, request.seq))
+        if request.seq != UNNAMED:
+            self.window.record(request.fence.rank, applied.buckets, push_name(request.fence.clock, request.seq))
 
     def _owned(self, part: TableRows) -> TableRows:
         """Return a borrowed part with rows of our own; what came compressed has been opened into such."""
@@ -202,8 +207,9 @@ class Writer:
     def _check_writer(self, request: Push | Assign | ClearTable) -> None:
         if request.fence.rank == OBSERVER:
             raise InvalidRequest("rank", "none", "a rank: an observer writes nothing")
-        if not 1 <= request.seq <= CLOCK_MAX:
-            raise InvalidRequest("seq", str(request.seq), f"from 1 to {CLOCK_MAX}")
+        seq_min = UNNAMED if isinstance(request, Assign) and request.only_absent else 1
+        if not seq_min <= request.seq <= CLOCK_MAX:
+            raise InvalidRequest("seq", str(request.seq), f"from {seq_min} to {CLOCK_MAX}")
         self._steps.check_step("clock", request.fence.rank, request.fence.clock)
 
     def _check_room(self, part: TableRows) -> None:

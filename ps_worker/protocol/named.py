@@ -18,7 +18,7 @@ _NO_IDS: Ids = np.empty(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What is written under the name (rank, clock, seq). `clears`: the table that loses its rows; then there is nothing in `merged`."""
+    """What is written under the name (rank, clock, seq), or UNNAMED. `clears`: the table that loses its rows; then `merged` is empty."""
 
     clock: int
     seq: int

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, PushPartlyTaken, StaleIncarnation, UnfinishedPush
-from ps_proto.requests import Assign, ClearTable, ColumnLayout, Ids, Push, Rows
+from ps_proto.requests import UNNAMED, Assign, ClearTable, ColumnLayout, Ids, Push, Rows
 from ps_worker.asking import Operation
 from ps_worker.protocol.key_lists import KeyLists
 from ps_worker.protocol.merged import Merged, lay
@@ -41,10 +41,10 @@ class Writer:
         return self._send(Named(clock, seq, merged))
 
     def assign(self, tables: Sequence[tuple[str, Ids, Rows]], only_absent: bool) -> Operation[None]:
-        """Set rows; ids must not repeat. `only_absent`: rows that exist stay."""
+        """Set rows; ids must not repeat. `only_absent`: rows that exist stay, and it takes no name: to do it again changes nothing."""
         self._view.check_ranked("assign rows")
         merged = self._laid([Merged.of(table, ids, rows, repeats=False) for table, ids, rows in tables], is_push=False)
-        clock, seq = self._steps.take_name(is_push=False)
+        clock, seq = (self._view.clock, UNNAMED) if only_absent else self._steps.take_name(is_push=False)
         return self._send(Named(clock, seq, merged, assign=True, only_absent=only_absent))
 
     def restore(self, table: str, ids: Ids, records: Rows, columns: tuple[ColumnLayout, ...]) -> Operation[None]:
