@@ -273,6 +273,31 @@ def test_the_resume_state_is_that_of_the_newest_step_and_may_follow_it() -> None
     assert talk.shard.facts[0].resume == b"one"
 
 
+def test_a_rank_that_is_ahead_of_the_fold_leaves_the_fact_of_each_step_with_its_resume_state() -> None:
+    talk = Conversation(Sync(), tables=(USER, replace(ITEM, mode=Async())))
+    for clock in range(3):  # rank 0 uses only "item", which is not synchronous: it waits for nobody
+        talk.finish(0, clock)
+        talk.finish(0, clock, resume=bytes([clock]))  # it follows the bare fact
+    assert [fact and fact.resume for fact in (talk.shard.steps.fact_at(0, clock) for clock in range(4))] == [b"\0", b"\1", b"\2", None]
+    talk.finish(0, 1, resume=b"again")  # of a step that is not its newest
+    for clock in range(2):
+        talk.finish(1, clock)  # rank 1 lets a step be folded
+        assert talk.step() == clock + 1
+        assert talk.shard.steps.fact_at(0, clock) is not None  # what goes with the rows as they are now
+        assert talk.shard.steps.fact_at(0, clock - 1) is None
+        talk.shard.check_invariants()
+    assert talk.shard.steps.fact_at(0, 1) == Finished(1, resume=b"again")
+    assert talk.shard.facts == {0: Finished(2, resume=b"\2"), 1: Finished(1)}
+
+
+def test_where_no_table_is_synchronous_only_the_newest_fact_of_a_rank_is_kept() -> None:
+    talk = Conversation(Async())
+    for clock in range(3):  # however far it is ahead of rank 1
+        talk.finish(0, clock, resume=bytes([clock]))
+    assert [talk.shard.steps.fact_at(0, clock) for clock in range(3)] == [None, None, Finished(2, resume=b"\2")]
+    assert talk.shard.steps.facts.earlier_clocks == []
+
+
 # --- asynchronous ------------------------------------------------------------------------------------------------------------
 
 

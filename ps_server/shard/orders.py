@@ -59,7 +59,7 @@ class Orders:
         clocks, window = self._steps.clocks, self._writer.window
         highest = max([clocks.clock_max, *(window.last_clock(rank) for rank in window.ranks)])
         return RankFenced(
-            self._steps.facts.get(order.rank),
+            self._steps.facts.newest.get(order.rank),
             window.last_clock(order.rank),
             highest,
             order.rank in clocks.left_after,

@@ -202,7 +202,7 @@ class Shard:
     @property
     def facts(self) -> dict[int, Finished]:
         """What each rank finished last in this job."""
-        return self.steps.facts
+        return self.steps.facts.newest
 
     @property
     def staging(self) -> Staging:

@@ -1,7 +1,6 @@
 """The steps of a job on one server: who finished which, what was staged for them, and their folds (R4, R5, R6)."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, StalenessTimeout
 from ps_proto.requests import OBSERVER, Decision, Finished
@@ -9,6 +8,7 @@ from ps_server.shard.catalog import Catalog
 from ps_server.shard.clocks import Clocks
 from ps_server.shard.counters import Counters
 from ps_server.shard.deciding import Decider
+from ps_server.shard.facts import Facts
 from ps_server.shard.membership import CLOCK_MAX, Membership
 from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.read_rows import ReadRows
@@ -31,7 +31,7 @@ class Steps:
         self.clocks = Clocks()
         self.staging = Staging()
         self.reads = ReadRows(counters)
-        self.facts: dict[int, Finished] = {}  # rank -> what it finished last in this job
+        self.facts = Facts()
         self._wishes = Wishes(catalog)
         self.decider = Decider(membership, catalog, self._wishes, counters)
         self._catalog = catalog
@@ -41,7 +41,7 @@ class Steps:
         """Begin a job with its first step; what was staged for another one is gone."""
         self.job, self.step = job, first_clock
         self.clocks = Clocks(world_size, first_clock)
-        self.facts = {}
+        self.facts.clear()
         self.staging.clear()
         self.reads.clear()
         self._wishes.clear()
@@ -85,9 +85,8 @@ class Steps:
         if finished.orders:
             raise InvalidRequest("orders of a finished step", str([order.kind for order in finished.orders]), "none: this version has none")
         if finished.clock <= self.clocks.finished[rank]:
-            known = self.facts.get(rank)
-            if finished.resume and known is not None and known.clock == finished.clock:
-                self.facts[rank] = replace(known, resume=finished.resume)  # it may follow the bare fact, on the next pull (R4)
+            if finished.resume:
+                self.facts.add_resume(rank, finished.clock, finished.resume)  # it may follow the bare fact, on the next pull (R4)
             return
         self._check_finished(rank, finished.clock)
         self._wishes.check(rank, finished, may_differ=self.decider.backup_workers > 0)  # a late rank's scheduler lags
@@ -116,9 +115,15 @@ class Steps:
         """Keep what a rank finished; it is news."""
         if fact.clock >= self.step:
             self._wishes.keep(rank, fact)
-        self.facts[rank] = fact
+        # The rows of `step` go with what each rank said of the step before, also a rank that is ahead. Where no rows wait for a step's end,
+        # they go with what it said last.
+        self.facts.keep(rank, fact, since=self.step - 1 if self._catalog.has_synchronous else fact.clock)
         self.clocks.finish(rank, fact.clock)
         self.reads.forget(rank, fact.clock)
+
+    def fact_at(self, rank: int, clock: int) -> Finished | None:
+        """Return what a rank said of exactly this step: where a table is synchronous, of the one before `step` and of any later one."""
+        return self.facts.at(rank, clock)
 
     def timeout(self, clock: int, bound: int, after_s: float) -> StalenessTimeout:
         """Return the error of whoever waited in vain for step `clock`; it names the slowest rank."""
@@ -132,7 +137,7 @@ class Steps:
         self._fold_what_is_ready()
 
     def _fold_what_is_ready(self) -> None:
-        while (decision := self.decider.next(self.step, self.clocks, self.facts)) is not None:
+        while (decision := self.decider.next(self.step, self.clocks, self.facts.newest)) is not None:
             self._fold(decision)
 
     def _fold(self, decision: Decision) -> None:
@@ -149,6 +154,7 @@ class Steps:
                 self._catalog.update(table, folded.ids, folded.rows, parameters.get(table), Origin(self.step), folded.places)
         self._wishes.drop(self.step)
         self.step += 1
+        self.facts.forget_before(self.step - 1)
         self._counters.folds += 1
 
     def check_invariants(self) -> None:
@@ -159,3 +165,4 @@ class Steps:
         assert not self.decider.is_settled(self.step, self.clocks), "a step that can be folded is folded in the same turn"
         assert all(step >= self.step for step in self._wishes.steps), "hyperparameters of a folded step are dropped"
         assert all(step >= self.step for step in self.staging.steps), "a step that is over holds no pushes"
+        assert all(clock >= self.step - 1 for clock in self.facts.earlier_clocks), "facts that no rows go with are dropped"
