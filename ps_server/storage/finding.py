@@ -1,0 +1,67 @@
+"""Find the newest checkpoint that is complete and whole, and say of each newer one why it is not.
+
+Whole: every file of every layer is there with its size, and every part.json with its checksum. The checksums of rows are left to who loads
+them: it reads them anyway, and a checkpoint that fails there comes back as `bad`. A store that does not answer raises StorageFailed: it may
+well have a newer one.
+"""
+
+from collections.abc import Mapping
+
+from ps_proto.errors import CorruptFile, InvalidRequest
+from ps_proto.requests import Finished, JobState, RankState, Source
+from ps_proto.values import mode_from_wire
+from ps_server.storage.layout import manifest_of, number_of
+from ps_server.storage.manifest import Manifest
+from ps_server.storage.program import List, Program
+from ps_server.storage.reading import read_manifest, read_part
+from ps_server.tasks import FindCheckpoint, FoundCheckpoint
+
+
+def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
+    """Return the newest of all roots; of two with one number that of the earlier root."""
+    folders: dict[str, Mapping[str, int]] = {}
+    for root in task.roots:
+        folders[root] = yield List(root, "")
+    found = {(number, root) for root, sizes in folders.items() for path in sizes if (number := number_of(path)) is not None}
+    places = list(folders)
+    passed_over: list[str] = []
+    for number, root in sorted(found, key=lambda each: (-each[0], places.index(each[1]))):
+        if task.number not in (None, number):
+            continue
+        try:
+            if (root, number) in task.bad:
+                raise CorruptFile(root, "a server could not load it")
+            return (yield from _found(root, number, folders[root], tuple(passed_over)))
+        except (CorruptFile, InvalidRequest) as error:
+            passed_over.append(f"Checkpoint {number} of {root} was passed over. {error}")
+    return FoundCheckpoint(None, 0, (), None, tuple(passed_over))
+
+
+def job_of(manifest: Manifest) -> JobState | None:
+    """Return the job that a checkpoint was taken of; facts are without their resume states, which lie in the parts."""
+    job = manifest.job
+    if job is None:
+        return None
+    ranks = [
+        RankState(rank.rank, None if rank.shard is None else Finished(rank.clock), rank.clock, rank.has_left) for rank in manifest.ranks
+    ]
+    mode = mode_from_wire(job.mode.kind, job.mode.parameters)
+    return JobState(job.number, job.world_size, mode, job.first_clock, manifest.step, tuple(ranks))
+
+
+def _found(root: str, number: int, folder: Mapping[str, int], passed_over: tuple[str, ...]) -> Program[FoundCheckpoint]:
+    if manifest_of(number) not in folder:
+        raise CorruptFile(f"{root}/{manifest_of(number)}", "it was never written, so the checkpoint is not complete")
+    manifest = yield from read_manifest(root, number)
+    yield from _check(root, manifest, folder)
+    tables = tuple([table.spec() for table in manifest.tables])
+    return FoundCheckpoint(Source(root, number), manifest.timeline, tables, job_of(manifest), passed_over)
+
+
+def _check(root: str, manifest: Manifest, folder: Mapping[str, int]) -> Program[None]:
+    """Raise CorruptFile unless every file that the manifest needs is there and as long as it was."""
+    for layer in manifest.layers:
+        for entry in layer.parts:
+            part = yield from read_part(root, entry)
+            for file in part.files():
+                file.check_size(folder.get(file.file), root)

@@ -1,0 +1,15 @@
+"""Which program does which task."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ps_server.storage.finding import find
+from ps_server.storage.program import Program
+from ps_server.storage.publishing import abandon, publish
+from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, PublishCheckpoint
+
+PROGRAMS: dict[type, Callable[[Any], Program[Any]]] = {
+    PublishCheckpoint: publish,
+    AbandonCheckpoint: abandon,
+    FindCheckpoint: find,
+}
