@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dict_store import DictStore
 from ps_proto.requests import JobState, PartWritten
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.storage.arrays_file import encode
@@ -15,7 +14,7 @@ from ps_server.storage.layout import names_of, part_of, resume_of, rows_of
 from ps_server.storage.part import Part, TablePart
 from ps_server.storage.program import Program, T, run
 from ps_server.storage.publishing import publish
-from ps_server.storage.store import Data
+from ps_server.storage.store import Data, Store
 from ps_server.tasks import PublishCheckpoint, Published
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
@@ -25,13 +24,13 @@ TABLE = TableSpec("user", dim=2, optimizer=Adagrad(lr=0.1))
 JOB = JobState(number=3, world_size=2, mode=Sync(), first_clock=0, step=0, ranks=())
 
 
-def run_on(store: DictStore, program: Program[T], root: str = ROOT) -> T:
+def run_on(store: Store, program: Program[T], root: str = ROOT) -> T:
     """Carry out a program that uses one root and asks nothing."""
 
     def refuse(body: object) -> object:
         raise AssertionError(f"nothing should be asked, but {body} was")
 
-    def open_store(opened: str) -> DictStore:
+    def open_store(opened: str) -> Store:
         assert opened == root
         return store
 
@@ -45,7 +44,7 @@ def map_of(servers: int = 2, version: int = 4) -> ShardMap:
 
 
 def write_part(
-    store: DictStore,
+    store: Store,
     number: int,
     shard: int,
     *,
@@ -122,7 +121,7 @@ def task_of(number: int, parts: Iterable[PartWritten], *, base: int | None = Non
     return PublishCheckpoint(ROOT, number, base, 0xC0FFEE, tuple(parts), shard_map or map_of(), tables, job, keep)
 
 
-def make_checkpoint(store: DictStore, number: int, *, base: int | None = None, keep: int = 0, **of_parts: int) -> Published:
+def make_checkpoint(store: Store, number: int, *, base: int | None = None, keep: int = 0, **of_parts: int) -> Published:
     """Write both parts, as increments where there is a base, and complete the checkpoint."""
     parts = [write_part(store, number, shard, is_full=base is None, **of_parts) for shard in range(2)]  # type: ignore[arg-type]
     return run_on(store, publish(task_of(number, parts, base=base, keep=keep)))

@@ -120,7 +120,7 @@ def crash(store: DictStore, keep: int, removals: int) -> None:
 
 
 # One attempt: does it stand on the last complete one, if there is one; is it completed?
-some_attempts = st.lists(st.tuples(st.booleans(), st.sampled_from([True, True, True, False])), max_size=7)
+some_attempts = st.lists(st.tuples(st.booleans(), st.sampled_from([True, True, True, False])), max_size=6)
 
 
 @given(some_attempts, st.integers(1, 4), st.integers(0, 30))

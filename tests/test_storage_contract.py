@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 
 from dict_store import DictStore
+from made_checkpoints import ROOT, make_checkpoint, run_on, write_part
 from object_server import object_server
 from ps_proto.errors import InvalidRequest, StorageFailed
+from ps_proto.requests import Source
 from ps_server.storage.folder import Folder
+from ps_server.storage.layout import number_of
 from ps_server.storage.objects import PART_BYTES, Objects
+from ps_server.storage.programs import PROGRAMS
 from ps_server.storage.roots import open_store
 from ps_server.storage.store import NotThere, Store, buffers_of
+from ps_server.tasks import AbandonCheckpoint, FindCheckpoint
 
 OPTIONS = {
     "aws_access_key_id": "me",
@@ -23,10 +28,16 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def open_objects() -> Iterator[Callable[[str], Store]]:
-    """Open stores by URL: there is one bucket, named so."""
+def address() -> Iterator[str]:
+    """The address of a server with one bucket, named so."""
     with object_server("bucket") as address:
-        yield lambda url: open_store(url, OPTIONS | {"aws_endpoint_url": address})
+        yield address
+
+
+@pytest.fixture(scope="module")
+def open_objects(address: str) -> Callable[[str], Store]:
+    """Open stores on that server by their URL."""
+    return lambda url: open_store(url, OPTIONS | {"aws_endpoint_url": address})
 
 
 @pytest.fixture(params=["folder", "objects", "dictionary"])
@@ -85,6 +96,16 @@ class TestStore:
         store.put("a/b/c", b"again")
         assert bytes(store.get("a/b/c")) == b"again"
 
+    def test_checkpoints_are_completed_found_and_retired(self, store: Store) -> None:
+        assert make_checkpoint(store, 1).removed == 0
+        assert make_checkpoint(store, 2, base=1, keep=1).removed == 0
+        assert make_checkpoint(store, 3, keep=1).removed == 2
+        write_part(store, 4, 0)
+        found = run_on(store, PROGRAMS[FindCheckpoint](FindCheckpoint((ROOT,))))
+        assert found.source == Source(ROOT, 3)
+        run_on(store, PROGRAMS[AbandonCheckpoint](AbandonCheckpoint(ROOT, 4)))
+        assert {number_of(path) for path in store.list("")} == {3}
+
 
 def test_two_stores_of_one_bucket_do_not_see_each_other(open_objects: Callable[[str], Store]) -> None:
     ours, theirs = open_objects("s3://bucket/alone"), open_objects("s3://bucket/alone-2")
@@ -98,6 +119,23 @@ def test_a_bucket_that_is_not_there_is_an_error_and_not_an_empty_store(open_obje
         store.put("a", b"hello")
     with pytest.raises(StorageFailed, match="404 Not Found"):
         store.list("")
+
+
+def test_the_environment_says_where_and_who(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {
+        "ACCESS_KEY_ID": "me",
+        "SECRET_ACCESS_KEY": "secret",
+        "REGION": "us-east-1",
+        "ENDPOINT_URL": address,
+        "ALLOW_HTTP": "true",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    open_store("s3://bucket/environment").put("a", b"hello")
+
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(StorageFailed, match="builder error"):  # no password travels in the clear unless somebody says so
+        open_store("s3://bucket/environment").put("a", b"hello")
 
 
 def test_an_object_store_that_does_not_answer_is_an_error() -> None:
