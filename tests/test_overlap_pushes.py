@@ -26,9 +26,10 @@ def client(cluster: InProcess) -> Iterator[ps.Client]:
         yield client
 
 
-def made(client: ps.Client) -> tuple[nn.Module, ps.optim.ServerOptimizer]:
+def made(client: ps.Client, wire: str = "float32") -> tuple[nn.Module, ps.optim.ServerOptimizer]:
     """Return a model whose row and weight lose 1 in each step, and its optimizer."""
-    model = nn.ModuleDict({"rows": ps.nn.Embedding(None, 1, name="rows", initializer=ps.Zeros()), "scale": nn.Linear(1, 1, bias=False)})
+    rows = ps.nn.Embedding(None, 1, name="rows", initializer=ps.Zeros(), wire=wire)
+    model = nn.ModuleDict({"rows": rows, "scale": nn.Linear(1, 1, bias=False)})
     return model, ps.optim.ServerOptimizer(model, dense=ps.SGD(1.0), sparse=ps.SGD(1.0), overlap_pushes=True, client=client)
 
 
@@ -72,6 +73,37 @@ def test_step_returns_while_its_push_is_under_way(cluster: InProcess, client: ps
     go_on.set()
     client.flush()
     assert row(client) == -1
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_a_push_that_waits_is_out_of_reach_of_zero_grad(servers: int, wire: str) -> None:
+    cluster = InProcess(servers)
+    with cluster.connect(0, 1, ps.Async()) as client:
+        model, optimizer = made(client, wire)
+        weight = float(client.pull("dense", np.array([0]))[0, 0])
+        go_on = threading.Event()
+        cluster.before = lambda address, body: None if not isinstance(body, Push) or go_on.wait(20) else pytest.fail("nobody let it go on")
+        client.push_async("rows", np.array([8]), np.ones((1, 1), np.float32))  # so that the step's own has not even begun
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        go_on.set()
+        client.flush()
+        assert row(client) == -1
+        np.testing.assert_allclose(client.pull("dense", np.array([0]))[0, 0], weight - 1, rtol=1e-6)
+
+
+def test_a_graph_that_is_gone_through_again_after_zero_grad_counts_anew(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    assert isinstance(model, nn.ModuleDict)
+    loss = model["rows"](torch.tensor([7])).sum()
+    for _ in range(2):
+        loss.backward(retain_graph=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    client.flush()
+    assert row(client) == -2
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -69,6 +69,8 @@ class Leaves:
             leaf.is_pushed = True
 
     def clear(self) -> None:
-        """Drop the leaves."""
+        """Drop the leaves, and their gradients as they are: a push may be reading them."""
+        for leaf in self._reached.values():
+            leaf.tensor.grad = None
         self._reached.clear()
         self.shown[:] = self._kept

@@ -231,12 +231,12 @@ class ServerOptimizer(torch.optim.Optimizer):
         return 1.0 if scale is None else 1.0 / float(scale)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, and the row leaves with theirs."""
+        """Forget the gradients, and the row leaves with theirs, whatever `set_to_none` says of the others."""
+        for table in self.tables.values():
+            table.leaves.clear()
         super().zero_grad(set_to_none)
         self._anchor.grad = torch.zeros_like(self._anchor)
         self._pushed_at = None
-        for table in self.tables.values():
-            table.leaves.clear()
 
     def _tell_hyperparameters(self) -> None:
         for group in self.param_groups:
