@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,6 +120,31 @@ def test_an_error_arrives_with_the_next_step_and_nothing_is_lost_or_doubled(clus
         with pytest.raises(ps.Unreachable):
             optimizer.step()
     assert fault.fired
+    cluster.faults.clear()
+    optimizer.step()
+    optimizer.zero_grad()
+    client.flush()
+    assert row(client) == -2
+
+
+def test_a_ctrl_c_in_the_wait_for_the_last_push_loses_neither_push(
+    cluster: InProcess, client: ps.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = made(client)
+    cluster.faults.append(Fault(Push, is_lost=True, count=10**6))
+    go_on = threading.Event()
+    cluster.before = lambda address, body: None if not isinstance(body, Push) or go_on.wait(20) else pytest.fail("nobody let it go on")
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    backward(model)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("concurrent.futures.Future.result", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+    go_on.set()
+    with pytest.raises(ps.Unreachable):
+        optimizer.step()
     cluster.faults.clear()
     optimizer.step()
     optimizer.zero_grad()

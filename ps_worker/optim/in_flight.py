@@ -35,12 +35,13 @@ class StepInFlight:
         if self._is_held_up:
             self._client.retry_push()
             self._is_held_up = False
-        handles, self._handles = self._handles, []
         try:
-            for handle in handles:
+            for handle in self._handles:
                 handle.result()
         except (PushPartlyTaken, ConnectionError, TimeoutError):
             self._is_held_up = True
             with suppress(ParameterServerError):
-                handles[-1].result()  # that the step could not end either is no news
+                self._handles[-1].result()  # that the step could not end either is no news
             raise
+        finally:
+            self._handles = [handle for handle in self._handles if not handle.done()]  # after a Ctrl-C they are still waited for
