@@ -52,6 +52,16 @@ def test_bags_with_the_last_offset_are_torchs(client: ps.Client, pooling: str, o
 
 
 @each_pooling
+def test_offsets_that_are_overwritten_before_backward_do_not_change_it(client: ps.Client, pooling: str) -> None:
+    """As a loader does that fills its buffers anew; the kernels would read wherever they point."""
+    module, plain = beside(client, pooling)
+    offsets = BAGS["four"].clone()
+    output = module(IDS, offsets)
+    offsets[:] = torch.tensor([0, 1, 2, 7])
+    assert_same(module, plain, output, plain(IDS, BAGS["four"]))
+
+
+@each_pooling
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2), (8, 1)], ids=str)
 def test_bags_of_equal_size_are_torchs(client: ps.Client, pooling: str, shape: tuple[int, int]) -> None:
     module, plain = beside(client, pooling)

@@ -54,7 +54,8 @@ class Bags:
             return cls(ids, np.arange(bags, dtype=np.int64) * size, weights)
         if values.dim() != 1:
             raise InvalidRequest(f"ids of {what!r}", str(list(values.shape)), "[n] where offsets are given")
-        starts = ids_of(offsets, f"offsets of {what!r}").view(np.int64)
+        # A copy: the kernels go by it on the way back too, and do not ask again whether it fits.
+        starts = ids_of(offsets, f"offsets of {what!r}").view(np.int64).copy()
         ends = np.append(starts, ids.size)
         is_ended = not has_end or (starts.size > 0 and starts[-1] == ids.size)
         if offsets.dim() != 1 or (starts.size and starts[0] != 0) or (np.diff(ends) < 0).any() or not is_ended:
