@@ -186,6 +186,41 @@ def test_a_step_without_gradients_ends(client: ps.Client) -> None:
     assert client.clock == 1
 
 
+def test_a_step_in_which_a_grad_scaler_found_an_inf_ends_without_a_push(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    backward(model)
+    vars(optimizer)["found_inf"] = torch.tensor(1.0)  # as GradScaler.step does
+    optimizer.step()
+    optimizer.zero_grad()
+    del vars(optimizer)["found_inf"]
+    client.flush()
+    assert client.clock == 1
+    assert row(client) == 0
+
+
+def test_a_learning_rate_that_is_set_counts_from_the_next_step_on(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.25
+    backward(model)
+    optimizer.step()
+    client.flush()
+    assert row(client) == -0.25
+
+
+def test_a_synchronous_table_that_comes_later_is_refused_before_anything_is_pushed(client: ps.Client) -> None:
+    model, optimizer = made(client)
+    client.create_table(ps.TableSpec("late", dim=1, mode=ps.Sync()))
+    backward(model)
+    with pytest.raises(ps.InvalidRequest, match=r"overlap_pushes.*synchronous"):
+        optimizer.step()
+    optimizer.overlap_pushes = False
+    optimizer.step()
+    client.flush()
+    assert client.clock == 1
+    assert row(client) == -1
+
+
 def test_gradients_count_once_without_a_zero_grad(client: ps.Client) -> None:
     model, optimizer = made(client)
     backward(model)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ps_worker.nn import pool_kernels
 from ps_worker.nn.pool_kernels import Placed, is_for_kernels, pool_side_by_side
 from sharding.partition import Indexes, deduplicate
 
@@ -96,3 +97,16 @@ def test_what_has_no_graph_is_pooled_too() -> None:
 )
 def test_torch_pools_the_rest(dtype: torch.dtype, is_weighted: bool, mode: str, expected: bool) -> None:
     assert is_for_kernels(torch.zeros(1, 1, dtype=dtype), is_weighted, mode) is expected
+
+
+def test_torch_pools_what_is_elsewhere() -> None:
+    assert not is_for_kernels(torch.zeros(1, 1, device="meta"), False, "sum")
+
+
+def test_the_kernels_are_compiled_once() -> None:
+    for width in (DIM, 2 * DIM):
+        leaf = torch.ones((2, DIM), requires_grad=True)
+        placed = Placed(np.array([1, 0, 1], np.int64), np.arange(3, dtype=np.int64), np.zeros(1, np.int64))
+        pooled = pool_side_by_side([placed], [leaf], 3, DIM, "sum")
+        torch.cat([pooled, torch.ones(3, width)], dim=1).sum(dim=0)[::2].sum().backward()  # type: ignore[no-untyped-call]
+    assert [len(getattr(kernel, "signatures", [()])) for kernel in (pool_kernels._pool, pool_kernels._spread)] == [1, 1]

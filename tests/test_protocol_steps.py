@@ -3,7 +3,7 @@
 import pytest
 
 from peers import NAMES, Peers, ids_of, rows_of, shard_map
-from ps_proto.errors import NotOwner, UnfinishedPush, Unreachable
+from ps_proto.errors import InvalidRequest, NotOwner, UnfinishedPush, Unreachable
 from ps_proto.requests import Fence, Finish, Finished, LeaveJob, Pull, Push
 from ps_proto.values import SGD, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_worker.protocol import COORDINATOR
@@ -150,6 +150,25 @@ def test_a_step_whose_push_is_held_up_is_announced_after_the_retry() -> None:
     heard = [body for _, body in peers.heard()]
     assert {(body.fence.clock, body.seq) for body in heard if isinstance(body, Push)} == {(0, 1)}  # its own name, in step 1
     assert [body.finished for body in heard if isinstance(body, Finish)] == [Finished(0)] * 3
+
+
+@pytest.mark.parametrize("name", ["end_step", "flush", "leave"])
+def test_a_step_whose_retried_push_is_refused_is_announced_by_whatever_comes_next(name: str) -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    peers.on(Push, *[silence] * 20, peer="server-1")
+    pushed, ended = peers.worker.push([("sparse", ids_of(1), rows_of(1.0))]), peers.worker.end_step_now()
+    with pytest.raises(Unreachable):
+        peers.run(pushed)
+    with pytest.raises(UnfinishedPush):
+        peers.run(ended)
+    peers.hooks.clear()
+    peers.on(Push, InvalidRequest("rows", "of another kind", "of this one"))
+    with pytest.raises(InvalidRequest):
+        peers.run(peers.worker.retry_push())
+    peers.heard()
+    peers.run(getattr(peers.worker, name)())
+    heard = [(peer, body.finished) for peer, body in peers.heard() if isinstance(body, Finish)]
+    assert heard[:3] == [(server, Finished(0)) for server in NAMES]
 
 
 def test_an_end_that_a_later_one_has_overtaken_says_nothing() -> None:
