@@ -22,10 +22,9 @@ class Batch:
     labels: Tensor
 
 
-def batches(size: int, seed: int) -> list[Batch]:
-    """Return POOL batches."""
-    rng = np.random.default_rng(seed)
-    popularity = Popularity(rng)
+def batches(size: int, seed: int, rank: int = 0) -> list[Batch]:
+    """Return POOL batches, of each rank others. All ranks draw by the same popularity."""
+    popularity, rng = Popularity(np.random.default_rng(seed)), np.random.default_rng([seed, rank])
     drawn = [popularity.draw(rng, size) for _ in range(POOL)]
     return [
         Batch(

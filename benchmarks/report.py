@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.harness import Result, Spread
 
-HEAD = f"{'case':<26} {'figure':<12} {'ours':>24} {'floor':>24} {'ratio':>20}  goal"
+HEAD = f"{'case':<26} {'figure':<20} {'ours':>24} {'floor':>24} {'ratio':>20}  goal"
 
 
 def line(result: Result) -> str:
@@ -14,7 +14,7 @@ def line(result: Result) -> str:
     ours, floor = with_range(result.ours), with_range(result.floor)
     verdict = "" if result.holds else "  (missed)"
     name = f"{figure.name}, {figure.unit}"
-    return f"{result.case:<26} {name:<12} {ours:>24} {floor:>24} {with_range(result.ratio):>20}  {figure.goal}{verdict}"
+    return f"{result.case:<26} {name:<20} {ours:>24} {floor:>24} {with_range(result.ratio):>20}  {figure.goal}{verdict}"
 
 
 def as_json(results: Sequence[Result], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 
 import torch
 from torch import nn
@@ -45,15 +46,16 @@ def compute(size: int, seed: int) -> Run:
 
 def plain(size: int, seed: int) -> Run:
     """Return so many steps of plain torch."""
-    layers, source = Layers(), endless(batches(size, seed))
+    layers = Layers()
+    source = cycle([(batch, batch.ids.t().reshape(-1)) for batch in batches(size, seed)])  # as the fused bag wants them, made beforehand
     bag = nn.EmbeddingBag(CATEGORIES * IDS, DIM, mode="sum", sparse=True)
     optimizers = [torch.optim.Adagrad(module.parameters(), lr=LEARNING_RATE) for module in (layers, bag)]
     offsets, criterion = torch.arange(CATEGORIES * size), nn.BCEWithLogitsLoss()
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            batch = next(source)
-            embedded = bag(batch.ids.t().reshape(-1), offsets).view(size, CATEGORIES * DIM)
+            batch, ids = next(source)
+            embedded = bag(ids, offsets).view(size, CATEGORIES * DIM)
             criterion(layers(batch.counts, embedded), batch.labels).backward()
             for optimizer in optimizers:
                 optimizer.step()
@@ -87,7 +89,7 @@ def worker(size: int, seed: int, address: str, rank: int, world_size: int) -> It
         model, criterion = Clicks(), nn.BCEWithLogitsLoss()
         adagrad = ps.Adagrad(lr=LEARNING_RATE)
         optimizer = ps.optim.ServerOptimizer(model, dense=adagrad, sparse=adagrad, overlap_pushes=True, client=client)
-        source = iter(ps.prefetch(endless(batches(size, seed)), ids=lambda batch: {model.bags: sparse(batch)}, client=client))
+        source = iter(ps.prefetch(endless(batches(size, seed, rank)), ids=lambda batch: {model.bags: sparse(batch)}, client=client))
 
         def run(steps: int) -> None:
             for _ in range(steps):

@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import numpy as np
-
 import ps_worker as ps
 from benchmarks.case import Case, Figure, Goal, WrongAnswer
 from benchmarks.click_model import batches
 from benchmarks.cpu_time import cpu_s
 from benchmarks.sizes import Sizes
 from benchmarks.told import Told
-from benchmarks.trainer import TABLE
+from benchmarks.trained import Trained
+from benchmarks.trainer import LEARNING_RATE, TABLE
 
 WARM_UP_STEPS = 12
 
@@ -40,13 +39,14 @@ class Training(Case):
         self._compute, self._plain = self._start("compute"), self._start("plain")
         self._jobs = {workers: self._job(workers) for workers in (1, 2)}
         self._steps = dict.fromkeys(self._jobs, 0)
+        self._trained = {workers: self._untrained(workers) for workers in self._jobs}
         for trainers in ([self._compute], [self._plain]):
             take(trainers, WARM_UP_STEPS)
         for workers in self._jobs:
             self._train(workers, WARM_UP_STEPS)
 
-    def _start(self, role: str, seed_offset: int = 0, *job: str) -> Told:
-        arguments = (role, str(self._sizes.training_batch), str(self._seed + seed_offset), *job)
+    def _start(self, role: str, *job: str) -> Told:
+        arguments = (role, str(self._sizes.training_batch), str(self._seed), *job)
         trainer = self._stack.enter_context(Told("benchmarks.trainer", *arguments))
         if not job:
             trainer.hear()
@@ -54,15 +54,20 @@ class Training(Case):
 
     def _job(self, workers: int) -> tuple[ps.LocalCluster, list[Told]]:
         cluster = self._stack.enter_context(ps.local_cluster(servers=1, log_level="warning"))
-        trainers = [self._start("worker", rank, cluster.address, str(rank), str(workers)) for rank in range(workers)]
+        trainers = [self._start("worker", cluster.address, str(rank), str(workers)) for rank in range(workers)]
         for trainer in trainers:
             trainer.hear()
         return cluster, trainers
 
+    def _untrained(self, workers: int) -> Trained:
+        pools = [[batch.ids.numpy() for batch in batches(self._sizes.training_batch, self._seed, rank)] for rank in range(workers)]
+        with ps.connect(self._jobs[workers][0].address) as observer:
+            return Trained(observer, TABLE, pools, LEARNING_RATE)
+
     def _train(self, workers: int, steps: int) -> tuple[float, float]:
         """Return microseconds for each sample: of time, and of the processors."""
         cluster, trainers = self._jobs[workers]
-        pids = [cluster.pids["server-0"], *[trainer.process.pid for trainer in trainers]]
+        pids = [*cluster.pids.values(), *[trainer.process.pid for trainer in trainers]]
         before_s = cpu_s(pids)
         seconds = take(trainers, steps)
         self._steps[workers] += steps
@@ -85,16 +90,14 @@ class Training(Case):
         return self._torch, *[passed for passed, _ in trained], *[cpu for _, cpu in trained]
 
     def check(self) -> None:
-        """Every step was pushed once, and there is a row for each id that was in a batch."""
+        """Every step was pushed once, and the rows are such as those steps leave."""
         for workers, (cluster, _) in self._jobs.items():
             with ps.connect(cluster.address) as observer:
                 (stats,) = observer.stats().values()
-            steps = self._steps[workers]
-            pools = [batches(self._sizes.training_batch, self._seed + rank)[:steps] for rank in range(workers)]
-            distinct = np.unique(np.concatenate([batch.ids.numpy().reshape(-1) for pool in pools for batch in pool])).size
-            if (stats.server["pushes"], stats.tables[TABLE]["rows"]) != (steps * workers, distinct):
-                got = f"{stats.server['pushes']} pushes and {stats.tables[TABLE]['rows']} rows"
-                raise WrongAnswer(f"the server has {got} where {steps * workers} and {distinct} were due")
+                steps = self._steps[workers]
+                if stats.server["pushes"] != steps * workers:
+                    raise WrongAnswer(f"the server has {stats.server['pushes']} pushes where {steps * workers} were due")
+                self._trained[workers].check(observer, steps)
 
 
 @contextmanager
