@@ -1,4 +1,4 @@
-"""Bags pooled by our kernels, beside torch's embedding_bag: the same sums, bit for bit, and the same gradients."""
+"""Bags pooled by our kernels, beside torch's embedding_bag: the same sums, bit for bit, and the same gradients but for rounding."""
 
 import numpy as np
 import pytest
