@@ -59,5 +59,9 @@ def connect(
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
     client = Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode)
     if is_profiled and rank is not None:
-        profile_until_closed(client)
+        try:
+            profile_until_closed(client)
+        except BaseException:  # such as a Ctrl-C while the servers are asked
+            client.disconnect()
+            raise
     return client

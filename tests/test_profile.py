@@ -14,6 +14,7 @@ from ps_proto.errors import InvalidRequest, Unreachable
 from ps_proto.requests import GetStats, Pull
 from ps_proto.values import Async, Sync
 from ps_worker.client import Client
+from ps_worker.profiling import stopwatch
 from ps_worker.profiling.profile import Profile, profile
 from ticking import Ticking
 from timed_steps import IDS, step, timed
@@ -150,6 +151,52 @@ def test_a_warm_up_is_a_number_of_steps(warm_up: Any) -> None:
     _, client = alone()
     with client, pytest.raises(InvalidRequest, match="warm_up"):
         profile(client, warm_up=warm_up)
+
+
+def test_a_report_while_it_runs_is_of_the_steps_so_far() -> None:
+    cluster, client = alone(Async(), 1)
+    clock = timed(cluster)
+    with client, Profile(client, 1, clock) as seen:
+        for _ in range(3):
+            step(client, clock)
+        report = seen.report()
+    assert report.startswith("Profile of rank 0 of 1, Async(): 2 steps after 1 of warm-up, 3.750 s.")
+    assert "the servers are asked what they did when the profile ends" in report
+    assert "server-0 used" in seen.report()
+
+
+def test_an_interrupted_begin_leaves_nothing_behind() -> None:
+    cluster, client = alone(Async(), 1)
+
+    def interrupt(address: str, body: Any) -> None:
+        if isinstance(body, GetStats):
+            raise KeyboardInterrupt
+
+    with client:
+        before = [set(one) for one in state(client)]
+        cluster.before = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            profile(client).start()
+        assert [set(one) for one in state(client)] == before
+        assert not stopwatch.is_watched()
+
+
+def test_a_training_in_another_thread_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it fill the memory, although no step ends here."""
+    monkeypatch.setattr(stopwatch, "SPANS_KEPT_MAX", 50)
+    _, client = alone(Async(), 1)
+    with client, profile(client) as seen:
+
+        def train() -> None:
+            for _ in range(20):
+                step(client, Ticking())
+
+        other = threading.Thread(target=train)
+        other.start()
+        other.join()
+        assert seen._watch is not None
+        assert len(seen._watch.ended) == len(seen._watch.carried) == len(seen._watch.trace) == 50
+    assert seen.report().endswith("In other threads 20 have: begin the profile in the thread that trains.")
 
 
 def test_one_profile_at_a_time() -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ps_proto.errors import InvalidRequest
@@ -35,9 +36,12 @@ def profile_until_closed(client: "Client") -> None:
         def ended() -> None:
             for name in ("close", "disconnect"):
                 vars(client).pop(name, None)
-            profile.stop(asks_servers)
-            print(profile.report(), file=sys.stderr)
-            end()
+            try:
+                profile.stop(asks_servers)
+                with suppress(OSError, ValueError):  # nobody reads stderr, or the script has closed it
+                    print(profile.report(), file=sys.stderr)
+            finally:  # also after a Ctrl-C while the servers are asked
+                end()
 
         return ended
 

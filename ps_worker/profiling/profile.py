@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -57,7 +58,7 @@ class Profile:
         self._taps: Taps | None = None
         self._watch: Stopwatch | None = None
         self._steps: deque[StepTimes] = deque(maxlen=STEPS_KEPT_MAX)
-        self._steps_ended = 0
+        self._steps_ended = self._steps_elsewhere = 0
         self._calls_s: dict[str, float] = {}
         self._begin_s = self._step_begin_s = self._end_s = 0.0
         self._before: Mapping[str, Stats] | None = None
@@ -75,16 +76,18 @@ class Profile:
         self._watch = Stopwatch(self._now_s)
         self._taps = Taps(self._client, self._watch, self._on_step_end)
         stopwatch.begin(self._watch)
-        self._count_from_here()
+        try:
+            self._count_from_here()
+        except BaseException:  # such as a Ctrl-C while the servers are asked: nobody would stop what never began
+            self._look_away()
+            raise
 
     def stop(self, asks_servers: bool = True) -> None:
         """Look no more; a second time does nothing. `asks_servers`: what they did; where the training has failed they may be gone."""
         if self._taps is None or self._watch is None:
             return
         self._end_s = self._now_s()
-        self._taps.remove()
-        self._taps = None
-        stopwatch.end(self._watch)
+        self._look_away()
         _, carried = self._watch.take()
         self._add_calls(calls_s(carried))
         after = self._ask_servers() if asks_servers else None
@@ -98,9 +101,20 @@ class Profile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop(asks_servers=error is None)
 
-    def _on_step_end(self) -> None:
-        """Count the step that has ended; after those of the warm-up, forget them."""
+    def _look_away(self) -> None:
+        """Take away what listens."""
+        assert self._taps is not None
         assert self._watch is not None
+        self._taps.remove()
+        self._taps = None
+        stopwatch.end(self._watch)
+
+    def _on_step_end(self) -> None:
+        """Count the step that has ended; after those of the warm-up, forget them. One of another thread is only noted."""
+        assert self._watch is not None
+        if get_ident() != self._watch.thread:
+            self._steps_elsewhere += 1
+            return
         self._steps_ended += 1
         if self._steps_ended <= self._warm_up:
             if self._steps_ended == self._warm_up:
@@ -144,13 +158,18 @@ class Profile:
         return Breakdown.of(list(self._steps), {} if self._servers is None else self._servers.splits)
 
     def report(self) -> str:
-        """Return the profile as lines for people, with one of advice."""
+        """Return the profile as lines for people, with one of advice. While it runs, what the servers did is not known yet."""
         seen = self.breakdown
         if seen is None:
-            return f"Profile of {self._job}: no step has ended after the {self._warm_up} of warm-up."
-        head = f"Profile of {self._job}: {seen.steps} steps after {self._warm_up} of warm-up, {self._end_s - self._begin_s:.3f} s."
-        last = self._advice(seen)
-        return "\n".join([head, "", *report.table(seen), "", *report.beside(seen), *report.servers(self._servers), "", last])
+            head = f"Profile of {self._job}: no step has ended after the {self._warm_up} of warm-up."
+            if self._steps_elsewhere:
+                return f"{head} In other threads {self._steps_elsewhere} have: begin the profile in the thread that trains."
+            return head
+        is_running = self._taps is not None
+        end_s = self._now_s() if is_running else self._end_s
+        head = f"Profile of {self._job}: {seen.steps} steps after {self._warm_up} of warm-up, {end_s - self._begin_s:.3f} s."
+        servers = report.servers(self._servers, is_running)
+        return "\n".join([head, "", *report.table(seen), "", *report.beside(seen), *servers, "", self._advice(seen)])
 
     def _advice(self, seen: Breakdown) -> str:
         return advice(seen, self._servers, self._rank, self._client.has_synchronous_tables)

@@ -57,10 +57,11 @@ def beside(breakdown: Breakdown) -> list[str]:
     return [*lines, f"a step sends {_mib(breakdown.sent_bytes)} of ids and rows, and receives {_mib(breakdown.received_bytes)}"]
 
 
-def servers(times: ServerTimes | None) -> list[str]:
-    """Return what the servers said of themselves and of all ranks."""
+def servers(times: ServerTimes | None, is_running: bool) -> list[str]:
+    """Return what the servers said of themselves and of all ranks. `is_running`: they are asked only when the profile ends."""
     if times is None:
-        return ["the servers did not say what they did: waiting and their turns are among wire and wake-ups"]
+        why = "the servers are asked what they did when the profile ends" if is_running else "the servers did not say what they did"
+        return [f"{why}: waiting and their turns are among wire and wake-ups"]
     lines = [f"{name} used {busy:.0%} of a processor, turns took {times.turns[name]:.0%}" for name, busy in times.busy.items()]
     if len(times.parked_s) > 1:
         lines.append(f"waited for others at the servers: {', '.join([f'rank {rank} {it:.3f} s' for rank, it in times.parked_s.items()])}")

@@ -15,7 +15,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
-SPANS_KEPT_MAX = 100_000  # the newest, of a profile's trace: some 20 MB
+SPANS_KEPT_MAX = 100_000  # the newest, of a profile's trace and since the last step's end, which may never come: some 20 MB
 
 # What spans in the thread of the training are called; those of the client's calls are in taps.py.
 LOAD = "load"  # a loader gives its next batch
@@ -70,8 +70,8 @@ class Stopwatch:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self.now_s = now_s
         self.thread = get_ident()
-        self.ended: deque[Ended] = deque()  # since they were taken last; appending is safe in any thread
-        self.carried: deque[Carried] = deque()
+        self.ended: deque[Ended] = deque(maxlen=SPANS_KEPT_MAX)  # since they were taken last; appending is safe in any thread
+        self.carried: deque[Carried] = deque(maxlen=SPANS_KEPT_MAX)
         self.trace: deque[Ended | Carried] = deque(maxlen=SPANS_KEPT_MAX)
         self.threads: dict[int, str] = {}  # those that spans ended in, by name
         self._local = threading.local()

@@ -38,7 +38,7 @@ ENDS = ("end_step", "end_step_async")
 
 
 class Taps:
-    """Puts a stopwatch into a client's calls. `on_step_end`: called in the training's thread behind each call that ends a step."""
+    """Puts a stopwatch into a client's calls. `on_step_end`: called behind each call that ends a step, in its thread."""
 
     def __init__(self, client: Client, watch: Stopwatch, on_step_end: Callable[[], None]) -> None:
         self._watch = watch
@@ -78,7 +78,7 @@ class Taps:
                     outcome = method(*args, **kwargs)
                 if isinstance(outcome, Handle):
                     outcome.waiting = self._watch.span(AWAIT, kind)
-                if is_end and get_ident() == self._watch.thread:
+                if is_end:
                     self._on_step_end()
                 return outcome
 
