@@ -116,7 +116,7 @@ class Driver:
                 if isinstance(effect, Exchange):
                     outcome = self.exchange(effect.calls)
                 else:
-                    time.sleep(effect.seconds)
+                    self.pause(effect.seconds)
                     outcome = None
         except StopIteration as stop:
             result: T = stop.value
@@ -138,6 +138,10 @@ class Driver:
             return self.transport.call(call.address, call.body, call.timeout_s, call.peer)
         except ParameterServerError as error:
             return error
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for a while, before a peer that gave no answer is asked again."""
+        time.sleep(seconds)
 
     def close(self) -> None:
         """End the threads and close the transport."""

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from clients import USER, alone, ones
-from inprocess import InProcess
+from inprocess import Fault, InProcess
 from polling import poll_until
 from ps_proto.errors import InvalidRequest, Unreachable
-from ps_proto.requests import GetStats, Pull
+from ps_proto.requests import Assign, Finish, GetStats, Pull, Push
 from ps_proto.values import Async, Sync
 from ps_worker.client import Client
 from ps_worker.profiling import stopwatch
 from ps_worker.profiling.profile import Profile, profile
 from ticking import Ticking
-from timed_steps import IDS, step, timed
+from timed_steps import IDS, TOOK_S, step, timed
 
 
 def state(client: Client) -> list[dict[str, Any]]:
@@ -49,6 +49,25 @@ def test_the_parts_of_steps_after_the_warm_up() -> None:
         assert client.pull.__func__ is Client.pull  # type: ignore[attr-defined]
         step(client, clock)
         assert seen.steps == 3
+
+
+@pytest.mark.parametrize(("body", "row"), [(Pull, "pulls"), (Push, "pushes"), (Finish, "pushes"), (Assign, "other")])
+def test_pauses_before_asking_again_are_nobodys_work(body: type, row: str) -> None:
+    cluster, client = alone(Async(), 1)
+    clock = timed(cluster)
+    client.connection.driver.pause = clock.pass_s  # type: ignore[method-assign]
+    with client, Profile(client, 0, clock) as seen:
+        cluster.faults.append(Fault(body, is_lost=True))
+        client.assign("user", IDS, ones(10))
+        step(client, clock)
+    took_s = TOOK_S.get(body, 0.0)
+    rows = seen.as_dict()["rows"]
+    paused_s = rows["step"]["mean_s"] - (0.25 + 1.0 + 0.5 + 0.125) - took_s
+    assert cluster.faults[0].fired == 1
+    assert 0.0 < paused_s < 0.01
+    name = row if row == "other" else f"{row}.retries"
+    assert rows[name]["mean_s"] == pytest.approx(paused_s)
+    assert rows["worker"]["mean_s"] == pytest.approx(0.0)
 
 
 def test_what_is_queued_runs_beside_the_step() -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
-from ps_worker.profiling.breakdown import COMPUTE, PARKED, TURNS, WIRE, Breakdown
+from ps_worker.profiling.breakdown import COMPUTE, PARKED, RETRIES, TURNS, WIRE, Breakdown
 from ps_worker.profiling.server_times import ServerTimes
 from ps_worker.profiling.stopwatch import LOAD
-from ps_worker.profiling.taps import BARRIER, PULL
+from ps_worker.profiling.taps import BARRIER, PULL, PUSH
 
 PAGE = "docs/performance.md"
 SHARE_MIN = 0.1  # of the step: below it there is little to win
+SLOWEST_MAX = 0.5  # of what the others wait on average: a rank that waits less holds them up
 BUSY_MIN = 0.8  # of a processor: beyond it a server, which is one thread, holds others up
 
 # What may take most of a step -> the heading of the page that says what to turn.
@@ -16,6 +17,7 @@ ANCHORS = {
     PARKED: "waiting-for-other-ranks",
     TURNS: "the-servers-work",
     WIRE: "wire-and-wake-ups",
+    RETRIES: "pauses",
     "worker": "the-clients-work",
     LOAD: "reading-batches",
     BARRIER: "waiting-for-other-ranks",
@@ -35,7 +37,7 @@ def advice(breakdown: Breakdown, servers: ServerTimes | None, rank: int, is_sync
 def shares_of(breakdown: Breakdown) -> Mapping[str, float]:
     """Return of each cause how much of the step it takes, of 1; pulls and pushes together."""
     rows = breakdown.rows
-    blocked = {part: rows[f"pulls.{part}"].share + rows[f"pushes.{part}"].share for part in (PARKED, TURNS, WIRE)}
+    blocked = {part: rows[f"pulls.{part}"].share + rows[f"pushes.{part}"].share for part in (PARKED, TURNS, WIRE, RETRIES)}
     client = rows["worker"].share + rows["pulls.client"].share + rows["pushes.client"].share
     return {**blocked, "worker": client, **{name: rows[name].share for name in (LOAD, BARRIER, COMPUTE)}}
 
@@ -53,6 +55,8 @@ def _sentence(cause: str, share: float, breakdown: Breakdown, servers: ServerTim
         if busiest:
             return f"{part} is wire and wake-ups{busiest}: more servers share what comes"
         return f"{part} is wire and wake-ups: {_hint(breakdown, is_synchronous)}"
+    if cause == RETRIES:
+        return f"{part} pauses before asking servers again that gave no answer, or not yet: their logs say why"
     if cause == LOAD:
         return f"{part} waits for the loader's next batch: a DataLoader with workers reads beside the training"
     if cause == COMPUTE:
@@ -63,8 +67,10 @@ def _sentence(cause: str, share: float, breakdown: Breakdown, servers: ServerTim
 def _hint(breakdown: Breakdown, is_synchronous: bool) -> str:
     """Return what makes less of the wire to be seen."""
     if is_synchronous:
-        return "larger batches, or a table's `wire` of fewer bytes, make it less"
+        return "larger batches make it less, and over a network a table's `wire` of fewer bytes"
     if breakdown.rows["pushes.wire"].share > breakdown.rows["pulls.wire"].share:
+        if PUSH in breakdown.beside_s:
+            return "a push takes longer than the step beside it: larger batches, or more servers"
         return "overlap_pushes=True lets gradients travel beside the next step"
     if PULL in breakdown.beside_s:
         return "a greater depth of ps.prefetch hides more of it"
@@ -72,10 +78,13 @@ def _hint(breakdown: Breakdown, is_synchronous: bool) -> str:
 
 
 def _slowest(servers: ServerTimes | None, rank: int) -> str:
-    """Return who holds the others up: of several ranks, the one whose requests were parked the least."""
+    """Return who holds the others up: of several ranks, the one whose requests were parked the least, where that is much less."""
     if servers is None or len(servers.parked_s) < 2:
         return ""
     slowest = min(servers.parked_s, key=lambda one: servers.parked_s[one])
+    others = [parked_s for rank, parked_s in servers.parked_s.items() if rank != slowest]
+    if servers.parked_s[slowest] > SLOWEST_MAX * sum(others) / len(others):
+        return ", now for one and now for another: each waits much the same"
     if slowest == rank:
         return "; yet it waits the least of all ranks"
     return f": rank {slowest}, which waits the least, is the slowest"

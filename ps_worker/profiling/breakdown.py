@@ -9,15 +9,15 @@ import numpy as np
 from ps_worker.profiling import stopwatch
 from ps_worker.profiling.server_times import NOTHING_KNOWN, Split
 from ps_worker.profiling.steps import Seconds, StepTimes
-from ps_worker.profiling.taps import AWAIT, BARRIER, CALLS, END, OTHER, PULL, PUSH
+from ps_worker.profiling.taps import AWAIT, BARRIER, CALLS, END, OTHER, PAUSE, PULL, PUSH
 
 STEP, COMPUTE = "step", "compute"
-PARKED, TURNS, WIRE, CLIENT = "waiting", "servers", "wire", "client"  # what being blocked is made of
+PARKED, TURNS, WIRE, RETRIES, CLIENT = "waiting", "servers", "wire", "retries", "client"  # what being blocked is made of
 
 # group -> its parts, in the order of the report. A group's row is the sum of its parts.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "pulls": (PARKED, TURNS, WIRE, CLIENT),
-    "pushes": (PARKED, TURNS, WIRE, CLIENT),
+    "pulls": (PARKED, TURNS, WIRE, RETRIES, CLIENT),
+    "pushes": (PARKED, TURNS, WIRE, RETRIES, CLIENT),
     "worker": ("ids", "tensors", "pooling", "pooling back", "gradients", "steps"),
 }
 ALONE = (COMPUTE, stopwatch.LOAD, BARRIER, OTHER)  # rows without parts
@@ -100,6 +100,7 @@ def _divided(step: StepTimes, splits: Mapping[str, Split], calls_of: Mapping[str
             parts[PARKED] += in_calls_s * split.parked
             parts[TURNS] += in_calls_s * split.turns
             parts[WIRE] += in_calls_s * split.wire
+            parts[RETRIES] += within.pop(f"{PAUSE} {kind}", 0.0)
             parts[CLIENT] += awaited_s * (1.0 - calls_of[kind])
         _add(rows, group, parts)
     work = dict.fromkeys(GROUPS["worker"], 0.0)
@@ -107,7 +108,7 @@ def _divided(step: StepTimes, splits: Mapping[str, Split], calls_of: Mapping[str
         work[part] += within.pop(name, 0.0)
     _add(rows, "worker", work)
     rows[stopwatch.LOAD] = within.pop(stopwatch.LOAD, 0.0)
-    rows[BARRIER] = sum([within.pop(name, 0.0) for name in (BARRIER, f"{CALLS} {BARRIER}", f"{AWAIT} {BARRIER}")])
+    rows[BARRIER] = sum([within.pop(name, 0.0) for name in (BARRIER, *[f"{span} {BARRIER}" for span in (CALLS, PAUSE, AWAIT)])])
     rows[OTHER] = sum(within.values())
     return rows
 

@@ -1,6 +1,6 @@
 """A profile as lines for people."""
 
-from ps_worker.profiling.breakdown import CLIENT, COMPUTE, GROUPS, PARKED, STEP, TURNS, WIRE, Breakdown, Row
+from ps_worker.profiling.breakdown import CLIENT, COMPUTE, GROUPS, PARKED, RETRIES, STEP, TURNS, WIRE, Breakdown, Row
 from ps_worker.profiling.server_times import ServerTimes
 from ps_worker.profiling.stopwatch import LOAD
 from ps_worker.profiling.taps import BARRIER, END, OTHER, PULL, PUSH
@@ -19,6 +19,7 @@ PART_LABELS = {
     PARKED: "waiting for other ranks",
     TURNS: "the servers' turns",
     WIRE: "wire and wake-ups",
+    RETRIES: "pauses before asking again",
     CLIENT: "the client's work in its thread",
     "ids": "ids: repeats, split, join",
     "tensors": "rows into tensors",

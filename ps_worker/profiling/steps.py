@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ps_worker.profiling.stopwatch import Carried, Ended
-from ps_worker.profiling.taps import AWAIT, BESIDE, CALLS
+from ps_worker.profiling.taps import AWAIT, BESIDE, CALLS, PAUSE
 
 Seconds = dict[str, float]
 
@@ -18,7 +18,8 @@ class StepTimes:
     """One step of one worker, in seconds.
 
     within   the training's thread, by span; calls and what was awaited apart by kind, as "calls pull".
-    beside   operations in threads of the client's that ended in this step, by kind; `calls_beside`: of them, the calls.
+    beside   operations in threads of the client's that ended in this step, by kind; `calls_beside`: of them, the calls and the pauses
+             before a peer was asked again.
     """
 
     whole_s: float
@@ -39,7 +40,7 @@ class StepTimes:
                 within[named(span.name, span.kind)] += span.own_s
             elif span.name == BESIDE:
                 beside[span.kind] += span.end_s - span.begin_s
-            elif span.name == CALLS:
+            elif span.name in (CALLS, PAUSE):
                 calls_beside[span.kind] += span.end_s - span.begin_s
         sent, received = sum([call.sent_bytes for call in carried]), sum([call.received_bytes for call in carried])
         return cls(end_s - begin_s, dict(within), dict(beside), dict(calls_beside), sent, received)
@@ -52,4 +53,4 @@ class StepTimes:
 
 def named(span: str, kind: str) -> str:
     """Return under which name a span's seconds are counted."""
-    return f"{span} {kind}" if span in (CALLS, AWAIT) else span
+    return f"{span} {kind}" if span in (CALLS, PAUSE, AWAIT) else span

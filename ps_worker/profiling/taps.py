@@ -17,6 +17,7 @@ from ps_worker.profiling.stopwatch import Carried, Stopwatch
 PULL, PUSH, END, BARRIER, OTHER = "pull", "push", "end", "barrier", "other"
 KINDS: dict[type[Any], str] = {Pull: PULL, Push: PUSH, Finish: END, Barrier: BARRIER}
 CALLS = "calls"  # to peers, in the thread that waits for them
+PAUSE = "pause"  # before a peer is asked again that gave no answer
 AWAIT = "await"  # for what was queued, which makes its calls in another thread
 BESIDE = "beside"  # an operation in a thread of the client's
 
@@ -50,6 +51,7 @@ class Taps:
         self._hide(connection.driver, "run", self._of_run)
         self._hide(connection.driver, "exchange", self._of_exchange)
         self._hide(connection.driver, "call", self._of_call)
+        self._hide(connection.driver, "pause", self._of_pause)
         for lane, kind in ((connection.pulls, PULL), (connection.pushes, PUSH), (connection.barriers, BARRIER)):
             self._hide(lane, "wait", self._of_wait(kind))
 
@@ -110,6 +112,15 @@ class Taps:
             kind = KINDS.get(type(calls[0].body), OTHER) if calls else OTHER
             with self._watch.span(CALLS, kind):
                 return method(calls)
+
+        return timed
+
+    def _of_pause(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(seconds: float) -> None:
+            stack = self._watch.stack()
+            kind = stack[-1].kind if stack else ""
+            with self._watch.span(PAUSE, kind or OTHER):
+                method(seconds)
 
         return timed
 

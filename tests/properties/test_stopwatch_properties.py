@@ -7,12 +7,12 @@ from ps_worker.profiling.breakdown import COMPUTE, GROUPS, STEP, Breakdown
 from ps_worker.profiling.server_times import Split
 from ps_worker.profiling.steps import StepTimes
 from ps_worker.profiling.stopwatch import GRADIENTS, LOAD, PLACE, PLAN, POOL, POOL_BACK, Stopwatch
-from ps_worker.profiling.taps import AWAIT, BARRIER, CALLS, END, OTHER, PULL, PUSH
+from ps_worker.profiling.taps import AWAIT, BARRIER, CALLS, END, OTHER, PAUSE, PULL, PUSH
 from ticking import Ticking
 
 KINDS = (PULL, PUSH, END, BARRIER, OTHER)
 NAMES = st.one_of(
-    st.tuples(st.sampled_from([CALLS, AWAIT]), st.sampled_from(KINDS)),
+    st.tuples(st.sampled_from([CALLS, PAUSE, AWAIT]), st.sampled_from(KINDS)),
     st.tuples(st.sampled_from([PULL, PUSH, END, BARRIER, LOAD, PLAN, PLACE, POOL, POOL_BACK, GRADIENTS]), st.just("")),
 )
 EIGHTHS = st.integers(0, 80).map(lambda count: count / 8)
