@@ -23,9 +23,10 @@ plots/        SVG files of both: `make bench-plots`
 emulated/     the workers of both, whose accelerator is a sleep
 peers/        other people's parameter stores beside ours, on W1 to W4: `make bench-peers`
 
-staleness.py            how many pushes the rows of a step lack, with prefetch of some depth
+plan_beside.py          what planning the next batch in another thread gains, by size
+read_ahead.py           how many pushes the rows of a step lack, with prefetch of some depth
 accuracy_staleness.py   what that costs in AUC, and each bound
 
-accuracy_ctr.py and simulated_run.py are scripts of their own, while the two above are started with -m. NOTES.md says what each step of a
+accuracy_ctr.py and simulated_run.py are scripts of their own, while the three above are started with -m. NOTES.md says what each step of a
 pull and a push costs.
 """

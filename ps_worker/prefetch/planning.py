@@ -17,7 +17,8 @@ from ps_worker.profiling.stopwatch import PLAN, span
 
 # Ids, and what else a batch has beside them, from which on it is planned beside. Of each plan some 0.2 ms are Python, in which the two
 # threads hold each other up, and only what is in kernels overlaps. Measured with 26 features on two cores, a whole step took 1.06 times as
-# long with 1,700 ids, 1.00 times with 13,000, 1.02 times with 27,000, 0.98 times with 53,000 and 0.97 to 0.99 times with 106,000.
+# long with 1,700 ids, 1.00 times with 13,000, 1.02 times with 27,000, 0.98 times with 53,000 and 0.97 to 0.99 times with 106,000. They are
+# medians of pairs whose quartiles lie some 4 % away on either side: benchmarks/plan_beside.py measures it again.
 BESIDE_MIN = 40_000
 
 
