@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from clients import alone
+from inprocess import InProcess
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import GetStats
 from ps_proto.values import Async
@@ -27,6 +28,10 @@ def test_another_value_of_the_variable_is_refused() -> None:
         is_profile_wanted({"ROWSTEAD_PROFILE": "yes"})
 
 
+def number_of_looks(cluster: InProcess) -> int:
+    return sum([isinstance(body, GetStats) for _, body in cluster.calls])
+
+
 @pytest.mark.parametrize("end", [Client.close, Client.disconnect])
 def test_a_profile_of_the_whole_script_is_printed_once_at_its_end(
     end: Callable[[Client], None], capsys: pytest.CaptureFixture[str]
@@ -37,7 +42,9 @@ def test_a_profile_of_the_whole_script_is_printed_once_at_its_end(
     profile_until_closed(client)  # one runs here: no error, and no second report
     for _ in range(5):
         step(client, clock)
+    asked = number_of_looks(cluster)
     getattr(client, end.__name__)()
+    assert number_of_looks(cluster) - asked == (end is Client.close)  # after an exception the servers may be gone
     client.close()
     assert capsys.readouterr().err.count("Profile of rank 0 of 1, Async(): 2 steps after 3 of warm-up") == 1
     assert client.connection.is_closed

@@ -36,6 +36,12 @@ def test_what_ran_beside_the_training_is_not_the_steps_time_and_says_how_much_wa
     assert seen.rows["compute"].mean_s == 7.0
 
 
+def test_no_less_than_nothing_is_hidden() -> None:
+    """What was waited for may have begun before what ran beside: the one thread was kept from running."""
+    step = StepTimes.of(0.0, 8.0, [ended(BESIDE, "pull", OTHER, 1.0), ended(AWAIT, "pull", OWN, 2.0)], [], OWN)
+    assert Breakdown.of([step], {}).hidden == {"pull": 0.0}
+
+
 def test_mean_and_percentiles_are_over_steps_and_bytes_are_counted() -> None:
     call = Carried("pull", "server-0", OWN, 0.0, 1.0, 800, 6400)
     steps = [StepTimes.of(0.0, float(seconds), [], [call] * (seconds % 2), OWN) for seconds in range(1, 102)]

@@ -2,6 +2,8 @@
 
 import json
 import threading
+from collections.abc import Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from ps_proto.errors import InvalidRequest, Unreachable
 from ps_proto.requests import Assign, Finish, GetStats, Pull, Push
 from ps_proto.values import Async, Sync
 from ps_worker.client import Client
+from ps_worker.profiling import profile as profiling
 from ps_worker.profiling import stopwatch
 from ps_worker.profiling.profile import Profile, profile
+from ps_worker.profiling.stopwatch import Ended
+from ps_worker.profiling.taps import AWAIT
 from ticking import Ticking
 from timed_steps import IDS, TOOK_S, step, timed
 
@@ -124,6 +129,57 @@ def _set_once_parked(cluster: InProcess, parked: threading.Event) -> None:
     with cluster.connect() as observer:
         poll_until(lambda: observer.stats()["server-0"].server["parked"] == 1.0)
     parked.set()
+
+
+@pytest.mark.parametrize(
+    ("call", "spans"),
+    [
+        (lambda client: client.push_async("user", IDS, ones(10)), {("push", "push")}),
+        (methodcaller("retry_push"), {("push", "push")}),
+        (methodcaller("end_step"), {("end", "end"), (AWAIT, "push")}),  # what is queued before it
+        (lambda client: client.end_step_async().result(), {("end", "end"), (AWAIT, "end")}),
+        (methodcaller("flush"), {("end", "end"), (AWAIT, "push")}),
+        (methodcaller("barrier"), {("barrier", "barrier"), (AWAIT, "barrier")}),
+        (lambda client: client.agree_async(1).result(), {("barrier", "barrier"), (AWAIT, "barrier")}),
+    ],
+)
+def test_each_call_is_a_span(call: Callable[[Client], object], spans: set[tuple[str, str]]) -> None:
+    _, client = alone(Async(), 1)
+    with client, Profile(client, 0) as seen:
+        call(client)
+        assert seen._watch is not None
+        ended = [span for span in seen._watch.trace if isinstance(span, Ended)]
+    assert spans <= {(span.name, span.kind) for span in ended if span.thread == threading.get_ident()}
+
+
+def test_the_newest_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "STEPS_KEPT_MAX", 3)
+    cluster, client = alone(Async(), 1)
+    clock = timed(cluster)
+    with client, Profile(client, 0, clock) as seen:
+        for extra_s in (8.0, 0.0, 0.0, 0.0):
+            clock.pass_s(extra_s)
+            step(client, clock)
+    assert seen.steps == 3
+    assert seen.as_dict()["rows"]["step"]["mean_s"] == 1.875
+
+
+def test_calls_after_the_last_step_are_set_against_what_the_servers_did_too() -> None:
+    cluster, client = alone(Async(), 1)
+    clock = timed(cluster)
+    with client, Profile(client, 0, clock) as seen:
+        step(client, clock)
+        client.pull("user", IDS)
+    assert seen._calls_s == {"pull": 0.5, "push": 0.5, "end": 0.125}
+
+
+def test_after_an_error_the_servers_are_not_asked() -> None:
+    cluster, client = alone(Async(), 1)
+    with client:
+        seen = Profile(client, 0)
+        with pytest.raises(InvalidRequest), seen:
+            client.pull("user", "seven")
+        assert sum([isinstance(body, GetStats) for _, body in cluster.calls]) == 1
 
 
 def test_a_trace_has_a_track_for_each_thread(tmp_path: Path) -> None:

@@ -64,6 +64,12 @@ def test_what_is_parked_waits_until_the_turn_that_answers_it_begins(timed: Timed
     assert ranks[0] == {"pull_count": 1.0, "pull_turn_s": 0.75, "pull_parked_s": 3.5}  # 4.25 in all, as its asker saw it
     assert ranks[1] == {"finish_count": 1.0, "finish_turn_s": 0.25, "finish_parked_s": 0.0}
     assert timed.stats().server["turns_s"] == 0.75  # of the server, each turn once
+    assert not timed.core._parked  # what was answered is kept no longer
+
+
+def test_the_core_gets_its_ticks(timed: Timed) -> None:
+    timed.scripted.wanted_s = 12.5
+    assert timed.core.deadline_s() == 12.5
 
 
 def test_what_is_refused_at_once_or_dropped_or_an_observers_counts_for_nobody(timed: Timed) -> None:

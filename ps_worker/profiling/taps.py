@@ -76,7 +76,7 @@ class Taps:
     def _of_client(self, kind: str, is_end: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def tap(method: Callable[..., Any]) -> Callable[..., Any]:
             def timed(*args: Any, **kwargs: Any) -> Any:
-                with self._watch.span(kind):
+                with self._watch.span(kind, kind):
                     outcome = method(*args, **kwargs)
                 if isinstance(outcome, Handle):
                     outcome.waiting = self._watch.span(AWAIT, kind)
