@@ -105,6 +105,33 @@ def test_a_small_batch_is_planned_at_once() -> None:
         assert set(job.module.planned_in) == {threading.main_thread().name}
 
 
+class Noting(ps.nn.Embedding):
+    """Notes in which threads it is planned, whatever the inputs."""
+
+    planned_in: list[str]
+
+    def plan(self, *inputs: Any) -> Plan:
+        self.planned_in.append(threading.current_thread().name)
+        return Plan([])
+
+
+@pytest.mark.parametrize(
+    ("device", "wrap", "is_beside"),
+    [("cpu", list, True), ("cpu", dict, True), ("cpu", tuple, True), ("meta", list, False), ("meta", dict, False)],
+)
+def test_what_is_planned_beside_is_large_and_on_this_host(device: str, wrap: type, is_beside: bool) -> None:
+    """Wherever the tensors lie in the arguments. The device "meta" stands for a GPU: one that this host need not have."""
+    halves = [torch.empty(BESIDE_MIN // 2, dtype=torch.int64, device=device) for _ in range(2)]
+    given = {"one": halves[0], "other": halves[1]} if wrap is dict else wrap(halves)
+    job = Job(Async())
+    with job.client:
+        module = Noting(None, 1, name="noted")
+        module.planned_in = []
+        needs = planned([Forward.of(module, (given,), (given,))], job.client)
+        assert needs.result(WAIT_S).wanted == {}
+        assert [name.startswith("rowstead-plan") for name in module.planned_in] == [is_beside]
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 def test_an_error_of_planning_arrives_at_its_batch(depth: int) -> None:
     job = Job(Async())
