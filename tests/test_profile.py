@@ -49,6 +49,8 @@ def test_the_parts_of_steps_after_the_warm_up() -> None:
         report = seen.report().splitlines()
         assert report[0] == "Profile of rank 0 of 1, Async(): 3 steps after 2 of warm-up, 1005.625 s."
         assert report[3].split() == ["the", "whole", "step", "1875.000", "1875.000", "1875.000", "100.0%"]
+        assert not [line for line in report if line.startswith(("barriers", "other calls", "    the client's work in its"))]  # zero
+        assert "a step sends 0.27 KiB of ids and rows, and receives 0.12 KiB" in report
         # Off again: the very methods of the class, and not an attribute more.
         assert [set(one) for one in state(client)] == before
         assert client.pull.__func__ is Client.pull  # type: ignore[attr-defined]

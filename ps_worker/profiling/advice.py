@@ -70,7 +70,7 @@ def _hint(breakdown: Breakdown, is_synchronous: bool) -> str:
         return "larger batches make it less, and over a network a table's `wire` of fewer bytes"
     if breakdown.rows["pushes.wire"].share > breakdown.rows["pulls.wire"].share:
         if PUSH in breakdown.beside_s:
-            return "a push takes longer than the step beside it: larger batches, or more servers"
+            return "a push takes longer than the step beside it, so larger batches help, or more servers"
         return "overlap_pushes=True lets gradients travel beside the next step"
     if PULL in breakdown.beside_s:
         return "a greater depth of ps.prefetch hides more of it"

@@ -39,7 +39,7 @@ def profile_until_closed(client: "Client") -> None:
             try:
                 profile.stop(asks_servers)
                 with suppress(OSError, ValueError):  # nobody reads stderr, or the script has closed it
-                    print(profile.report(), file=sys.stderr)
+                    print(f"{profile.report()}\n", end="", file=sys.stderr)  # one write: ranks share the terminal
             finally:  # also after a Ctrl-C while the servers are asked
                 end()
 

@@ -55,7 +55,7 @@ def beside(breakdown: Breakdown) -> list[str]:
         f"beside it, in the client's threads: {BESIDE_LABELS[kind]} {seconds * 1e3:.3f} ms a step, {breakdown.hidden[kind]:.0%} hidden"
         for kind, seconds in breakdown.beside_s.items()
     ]
-    return [*lines, f"a step sends {_mib(breakdown.sent_bytes)} of ids and rows, and receives {_mib(breakdown.received_bytes)}"]
+    return [*lines, f"a step sends {_size(breakdown.sent_bytes)} of ids and rows, and receives {_size(breakdown.received_bytes)}"]
 
 
 def servers(times: ServerTimes | None, is_running: bool) -> list[str]:
@@ -69,5 +69,5 @@ def servers(times: ServerTimes | None, is_running: bool) -> list[str]:
     return lines
 
 
-def _mib(nbytes: float) -> str:
-    return f"{nbytes / 2**20:.2f} MiB"
+def _size(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.2f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:.2f} KiB"
