@@ -240,3 +240,10 @@ def test_what_is_let_go_of_before_it_is_planned_never_is() -> None:
         job.module.may_go_on.set()
         assert under_way.result(WAIT_S).wanted["count"].tolist() == [7]
     assert job.module.begun == 1
+
+
+def test_nothing_is_planned_for_a_client_that_is_closed() -> None:
+    job = Job(Async())
+    job.client.close()
+    with pytest.raises(ClientClosed, match="plan a pull"):
+        planned([Forward.of(job.module, many(), many())], job.client)
