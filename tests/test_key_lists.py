@@ -72,6 +72,13 @@ def test_only_what_is_new_of_a_push_is_applied_at_its_places(talk: Conversation)
     assert talk.read(*HELD) == [-1.0] * 4
 
 
+def test_lists_of_pulls_before_the_one_that_is_pushed_take_no_memory_any_more(talk: Conversation) -> None:
+    for number in (1, 2, 3):
+        pull(talk, number)
+    push(talk, 2)
+    assert talk.stats().server["key_lists"] == 2
+
+
 def test_bytes_are_counted_as_they_came(talk: Conversation) -> None:
     pull(talk)
     before = talk.stats().tables["user"]["bytes_in"]
@@ -218,10 +225,10 @@ def numbers(lists: KeyLists, fence: Fence = FENCE, count: int = 4, table: str = 
 @pytest.mark.parametrize("order", [1, -1], ids=["in their order", "the newest first"])
 def test_the_newest_lists_of_a_table_stay(order: int) -> None:
     lists = lists_of()
-    for number in range(1, 13)[::order]:
+    for number in range(1, 21)[::order]:
         keep(lists, number)
         keep(lists, number, table="item")
-    assert numbers(lists) == numbers(lists, table="item") == list(range(13 - key_lists.LISTS_MAX, 13))
+    assert numbers(lists) == numbers(lists, table="item") == list(range(21 - key_lists.LISTS_MAX, 21))
     assert len(lists) == 2 * key_lists.LISTS_MAX
 
 

@@ -257,10 +257,41 @@ def test_the_newest_pulls_of_a_table_are_kept_within_their_bytes(monkeypatch: py
     asked(100, 7)
     assert known(0, 7) == []  # one too many
     assert known(1, 7) == ["sparse", "dense"]
-    monkeypatch.setattr(key_lists, "LISTS_BYTES_MAX", 3 * 8 * 2)
+    monkeypatch.setattr(key_lists, "LISTS_BYTES_MAX", 3 * BYTES_OF_TWO)
     asked(200, 7)
     assert known(100, 7) == ["dense"]
     assert known(200, 7) == ["sparse", "dense"]
-    monkeypatch.setattr(key_lists, "LISTS_BYTES_MAX", 0)
-    asked(300, 7)
-    assert (known(200, 7), known(300, 7)) == ([], [])
+
+
+BYTES_OF_TWO = 1_024 + 2 * 24  # what a list of two ids counts for
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "remembered"),
+    [(2 * BYTES_OF_TWO, [1, 1]), (2 * BYTES_OF_TWO - 1, [1, 0]), (BYTES_OF_TWO, [1, 0]), (BYTES_OF_TWO - 1, [0, 0])],
+    ids=["both fit", "one fits", "just one", "none fits"],
+)
+def test_of_what_one_pull_asks_for_only_that_is_remembered_which_can_be_kept(
+    bytes_max: int, remembered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_lists, "LISTS_BYTES_MAX", bytes_max)
+    lists = KeyLists(Lock(), ids_min=1)
+    wanted = [Wanted(table, ids_of(1, 2), None) for table in ("sparse", "dense")]
+    for item in wanted:
+        lists.find(item, 1)
+    pulling = lists.route_pull(wanted, shard_map(servers=1))
+    assert [part.pull for part in pulling.parts["server-0"]] == remembered
+    lists.answered(pulling)
+    assert [lists.find(item, 1) is not None for item in wanted] == [number > 0 for number in remembered]
+
+
+def test_a_list_keeps_no_more_alive_than_its_own_ids() -> None:
+    lists = KeyLists(Lock(), ids_min=1)
+    wanted = Wanted.to_read("sparse", np.repeat(ids_of(3, 1), 1_000))
+    assert wanted.ids.base is not None  # the beginning of an array as long as what was given
+    lists.find(wanted, 1)
+    lists.answered(lists.route_pull([wanted], shard_map(servers=1)))
+    known = lists.find(wanted, 1)
+    assert known is not None
+    assert known.ids.base is None
+    assert known.ids.tolist() == [3, 1]

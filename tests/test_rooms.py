@@ -71,7 +71,7 @@ def test_what_is_laid_is_a_copy_with_repeats_summed() -> None:
 
 
 def test_rows_for_the_ids_of_a_list_lie_without_ids() -> None:
-    lender, known = Lender(), KeyList.of(7, 1, ids_of(3, 9), {})
+    lender, known = Lender(), KeyList(7, 1, ids_of(3, 9), {})
     given = [Merged.of(name, ids_of(3, 9), rows_of(1.0, 2.0), repeats=True) for name in ("user", "item", "other")]
     laid = lay([given[0].of_list(known), given[1].of_list(None), given[2].of_list(known)], lender)
     assert [begin_of(item.rows, lender.lent[0]) for item in laid] == [0, 128, 192]

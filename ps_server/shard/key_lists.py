@@ -12,7 +12,8 @@ from ps_proto.requests import Fence, Ids
 from ps_server.shard.counters import Counters
 from ps_server.shard.table import Places
 
-LISTS_MAX = 8  # of one rank and table: as many batches may be pulled ahead of their pushes, and one more
+# Twice what workers name: they drop a list when it is pushed, and a server also knows of pulls that are under way or were given up.
+LISTS_MAX = 16  # of one rank and table
 LISTS_BYTES_MAX = 64 << 20  # of one rank: 12 bytes an id
 _LIST_BYTES = 512  # what a list takes beside its arrays
 

@@ -16,8 +16,11 @@ from sharding.shard_map import ShardMap
 # Of a table in one pull. To number, keep and compare a list takes 10 to 15 us. A push of 1,024 ids finds their rows in as little, since the
 # pull has just had them in the caches; from 4,096 on naming them costs less than it saves, and the ids need not travel.
 IDS_MIN = 4_096
-LISTS_MAX = 8  # of one table: as many as a server keeps
+# A push that names what a server has dropped travels twice. So half as much is named as a server keeps, which also knows of pulls that are
+# under way or were given up.
+LISTS_MAX = 8  # of one table
 LISTS_BYTES_MAX = 64 << 20
+_ID_BYTES, _LIST_BYTES = 24, 1_024  # twice what a server counts; and what split ids take, with the parts' and their order
 READS_MAX = LISTS_MAX  # pulls of a table with no push in between: by then the first is forgotten, and it looks like evaluation
 
 
@@ -28,12 +31,11 @@ class KeyList(NamedTuple):
     map_version: int
     ids: Ids
     parts: Mapping[str, Part]
-    nbytes: int
 
-    @classmethod
-    def of(cls, pull: int, map_version: int, ids: Ids, parts: Mapping[str, Part]) -> "KeyList":
-        split = [part.ids.nbytes + part.order.nbytes for part in parts.values() if part.order is not None]
-        return cls(pull, map_version, ids, parts, ids.nbytes + sum(split))
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes that it counts for: no less than it keeps alive."""
+        return _nbytes(self.ids.size)
 
     def is_of(self, ids: Ids) -> bool:
         """Return whether these are its ids, in its order."""
@@ -72,19 +74,24 @@ class KeyLists:
         lists = {}
         for position, (wanted, number) in enumerate(zip(tables, numbers, strict=True)):
             asked = wanted
-            if number and wanted.inverse is None:  # they may be the caller's array: what is sent is what is kept
+            if number:  # they may be the caller's array, or the beginning of a much longer one: what is sent is what is kept
                 asked = wanted._replace(ids=wanted.ids.copy())
             its = dict(parts_of(position, asked, shard_map, number))
             if number:
-                lists[wanted.table] = KeyList.of(number, shard_map.version, asked.ids, its)
+                lists[wanted.table] = KeyList(number, shard_map.version, asked.ids, its)
             for server, part in its.items():
                 parts.setdefault(server, []).append(part)
         return Pulling(parts, lists)
 
     def _numbers(self, tables: Sequence[Wanted]) -> list[int]:
-        """Return the number of the next pull for each table that is to be remembered, 0 for the others."""
+        """Return the number of the next pull for each table that is to be remembered, 0 for the others: those too large, too."""
         with self._exclusive:
-            chosen = [wanted.ids.size >= self._ids_min and self._reads.get(wanted.table, READS_MAX) < READS_MAX for wanted in tables]
+            chosen, nbytes = [], 0
+            for wanted in tables:
+                size = wanted.ids.size
+                its_bytes = _nbytes(size) if size >= self._ids_min and self._reads.get(wanted.table, READS_MAX) < READS_MAX else 0
+                chosen.append(0 < its_bytes <= LISTS_BYTES_MAX - nbytes)
+                nbytes += its_bytes * chosen[-1]
             for wanted in tables:
                 if wanted.table in self._reads:
                     self._reads[wanted.table] += 1
@@ -132,3 +139,7 @@ class KeyLists:
         self._nbytes -= lists.pop(pull).nbytes
         if not lists:
             del self._lists[table]
+
+
+def _nbytes(ids_count: int) -> int:
+    return _LIST_BYTES + _ID_BYTES * ids_count

@@ -9,6 +9,7 @@ from jobs import counting_table
 from ps_proto.errors import UnknownKeyList
 from ps_proto.requests import Done, Fence, Ids, Push
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
+from ps_server.shard import key_lists as server_lists
 from ps_server.shard.counters import Counters
 from ps_server.shard.key_lists import KeyList, KeyLists
 from ps_server.shard.shard import Shard
@@ -104,6 +105,54 @@ def test_a_push_by_name_whose_buckets_move_while_half_of_it_is_acknowledged_coun
     assert node.error is None
     assert sim.shards["server-0"].counters.table("a").rows_repeated > 0
     assert rows(sim) == {-2.0}
+
+
+LITTLE = 64 << 10  # bytes of lists that a worker and a server keep here
+
+
+def ahead(depth: int, batches: int, ids_count: int) -> Any:
+    """Pull `depth` batches ahead of their pushes, as ps.prefetch does."""
+
+    def script(worker: Worker) -> Script:
+        yield from worker.join(0, 1, Async(), 1)
+        yield from worker.create_table(counting_table("a"))
+        yield from worker.push([("a", IDS[:1], np.zeros((1, 2), np.float32))])
+        given = [np.arange(ids_count, dtype=np.uint64) + np.uint64(batch) for batch in range(batches)]
+        for batch in range(batches + depth):
+            if batch < batches:
+                yield from worker.pull([("a", given[batch])])
+            if batch >= depth:
+                yield from worker.push([("a", given[batch - depth], np.ones((ids_count, 2), np.float32))])
+        yield from worker.leave()
+
+    return script
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("depth", [0, 3, 7, 12])
+@pytest.mark.parametrize("ids_count", [200, 1_200, 6_000])
+def test_what_fits_neither_side_is_not_named_rather_than_sent_twice(
+    ids_count: int, depth: int, servers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker whose batches are just too large for a server would send each push once more, for ever."""
+    monkeypatch.setattr(worker_lists, "LISTS_BYTES_MAX", LITTLE)
+    monkeypatch.setattr(KeyLists.__init__, "__defaults__", (LITTLE,))
+    sim = Simulation(1, servers)
+    node = sim.worker("worker-0", ahead(depth, 16, ids_count))
+    sim.run()
+    assert node.error is None
+    assert sum(shard.counters.key_lists_unknown for shard in sim.shards.values()) == 0
+    if depth < worker_lists.LISTS_MAX and (depth + 1) * (1_024 + 24 * ids_count) <= LITTLE:
+        assert counted(sim, "rows_listed") == 16 * ids_count
+
+
+@pytest.mark.parametrize("count", [1, 4_096, 1_000_000])
+def test_a_server_keeps_twice_what_a_worker_names(count: int) -> None:
+    """Pulls are on their way, or were given up, of which the worker knows less than the server."""
+    ids: Ids = np.zeros(count, np.uint64)
+    here, there = worker_lists.KeyList(1, 1, ids, {}), KeyList(ids, Table(counting_table("a")).pull_with_places(ids)[1])
+    assert server_lists.LISTS_MAX >= 2 * worker_lists.LISTS_MAX
+    assert here.nbytes / worker_lists.LISTS_BYTES_MAX >= 2 * there.nbytes / server_lists.LISTS_BYTES_MAX
 
 
 # --- planted bugs ------------------------------------------------------------------------------------------------------------
