@@ -6,11 +6,31 @@ import numpy as np
 import pytest
 
 from conversation import ITEM, USER, Conversation, map_of, settled
-from ps_proto.errors import InvalidRequest, ParameterServerError, StaleIncarnation, UnknownKeyList
-from ps_proto.requests import NEVER, OBSERVER, ClearTable, Done, Fence, FenceRank, Finish, Pull, Push, StartJob, TableIds, TableRows
-from ps_proto.values import SGD, Adagrad, Assigned, Async, Mode, Sync, TableSpec
+from ps_proto.errors import InvalidRequest, NotOwner, ParameterServerError, StaleIncarnation, UnknownKeyList
+from ps_proto.requests import (
+    NEVER,
+    OBSERVER,
+    ClearTable,
+    Done,
+    ExportOpened,
+    ExportPart,
+    Fence,
+    FenceRank,
+    Finish,
+    Finished,
+    Ids,
+    OpenExport,
+    Pull,
+    Push,
+    ReadExport,
+    StartJob,
+    TableIds,
+    TableRows,
+)
+from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_server.shard import key_lists
 from ps_server.shard.counters import Counters
+from ps_server.shard.index import Found, SlotIndex
 from ps_server.shard.key_lists import KeyList, KeyLists
 from ps_server.shard.table import Table
 from sharding.hashing import NUM_BUCKETS
@@ -70,6 +90,29 @@ def test_only_what_is_new_of_a_push_is_applied_at_its_places(talk: Conversation)
     talk.get(Push(talk.fence(0), 2, (TableRows("user", IDS[1:3], ONES[:2]),)))  # some buckets know this name
     push(talk, seq=2)
     assert talk.read(*HELD) == [-1.0] * 4
+
+
+@pytest.mark.parametrize("mode", [Sync(), Async()], ids=str)
+def test_what_a_pull_has_found_is_not_looked_up_again(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned = TableSpec("item", 1, SGD(lr=1.0), Assigned())
+    talk = Conversation(mode, world_size=1, tables=(USER, assigned))
+    talk.assign(0, 0, dict.fromkeys(HELD[1:], 0.0))
+    talk.assign(0, 0, dict.fromkeys(HELD, 0.0), seq=2, table="item")
+    pull(talk)
+    pull(talk, table="item")
+    looked_up: list[int] = []
+    find = SlotIndex.find
+
+    def noting(index: SlotIndex, ids: Ids) -> Found:
+        looked_up.append(ids.size)
+        return find(index, ids)
+
+    monkeypatch.setattr(SlotIndex, "find", noting)
+    push(talk, seq=3)
+    push(talk, seq=4, table="item")
+    talk.finish(0, 0)
+    assert looked_up == [1], "the one that had no row"
+    assert talk.read(*HELD) == talk.read(*HELD, table="item") == [-1.0] * 4
 
 
 def test_lists_of_pulls_before_the_one_that_is_pushed_take_no_memory_any_more(talk: Conversation) -> None:
@@ -170,6 +213,48 @@ def test_rows_that_are_dropped_between_a_push_and_its_fold_begin_anew() -> None:
     talk.finish(0, 0)
     assert talk.read(*HELD) == [-1.0] * 4
     assert talk.read(100, 101, 102, 103) == [7.0] * 4
+
+
+def test_a_snapshot_stays_when_rows_are_pushed_to_by_name(talk: Conversation) -> None:
+    """Also where new rows take the slots of some that were dropped after it was taken."""
+    talk.push(0, 0, {**dict.fromkeys(HELD, 5.0), 100: 7.0, 101: 7.0})
+    opened = talk.get(OpenExport(talk.fence(), "user"))
+    assert isinstance(opened, ExportOpened)
+    pull(talk)
+    push(talk, seq=2)
+    talk.get(ClearTable(talk.fence(1), 1, "user"))
+    new = np.array([200, 201, 202, 203], np.uint64)
+    pull(talk, 2, ids=new)
+    push(talk, 2, seq=3)
+    part = talk.get(ReadExport(talk.fence(), opened.export, 0, 10))
+    assert isinstance(part, ExportPart)
+    then = dict(zip(part.ids.tolist(), part.rows[:, 0].tolist(), strict=True))
+    assert then == {**dict.fromkeys(HELD, -5.0), 100: -7.0, 101: -7.0}
+    assert talk.read(200, 201, 202, 203) == [-1.0] * 4
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_pull_that_had_to_wait_is_remembered_when_it_is_answered(forgets: bool) -> None:
+    talk = Conversation(BoundedStaleness(0))
+    question = talk.ask(Pull(talk.fence(0, clock=1), (TableIds("user", IDS, 1),), Finished(0), wait_s=5.0))
+    if forgets:
+        talk.shard.key_lists.clear()
+    assert question.is_waiting
+    assert talk.stats().server["key_lists"] == 0
+    talk.push(1, 0, {5: 3.0})
+    talk.finish(1, 0)
+    assert question.rows == [0.0, 0.0, 0.0, -3.0]
+    talk.get(Push(talk.fence(0, clock=1), 1, (TableRows("user", NO_IDS, ONES, 1),)))
+    assert talk.read(*HELD) == [-1.0, -1.0, -1.0, -4.0]
+
+
+def test_a_pull_that_waits_when_the_map_changes_is_not_remembered() -> None:
+    talk = Conversation(BoundedStaleness(0))
+    question = talk.ask(Pull(talk.fence(0, clock=1), (TableIds("user", IDS, 1),), Finished(0), wait_s=5.0))
+    talk.take_map(map_of(2, "server-0"))
+    assert isinstance(question.outcome, NotOwner)
+    with pytest.raises(UnknownKeyList):
+        talk.get(Push(talk.fence(0, clock=1), 1, (TableRows("user", NO_IDS, ONES, 1),)))
 
 
 def test_an_observer_is_not_remembered(talk: Conversation) -> None:

@@ -13,10 +13,12 @@ from ps_server.events import Effect, Event
 from ps_server.shard.shard import Shard
 from ps_worker.protocol import Worker
 from sim.cluster import Script, Simulation
+from sim.network import Chances
 from sim.scripts import OWN_IDS, Ledger
 
 WORKERS = 2  # a mean over two is exact
 SHARED = "shared"
+ROUGH = Chances(drop=0.03, double=0.03, delay=0.05)
 
 
 def own_table(rank: int) -> str:
@@ -95,3 +97,8 @@ def wrong_rows(sim: Simulation, ledger: Ledger, mode: Mode) -> list[str]:
     wanted = {(table, id): -share * times for (table, id), times in sorted(ledger.pushed.items())}
     rows = {key: sim.row(*key) for key in wanted}
     return [f"{key} is {row}, not {wanted[key]}" for key, row in rows.items() if row != [wanted[key]] * 2]
+
+
+def counted(sim: Simulation, name: str) -> int:
+    """Return what the servers have counted of their tables under this name."""
+    return sum(getattr(table, name) for shard in sim.shards.values() for table in shard.counters.tables.values())

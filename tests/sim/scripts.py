@@ -31,9 +31,18 @@ Batches = dict[tuple[int, int], int]  # (rank, step) -> which batch of its own t
 
 
 def train(
-    rank: int, world_size: int, steps: int, mode: Mode | None = None, batches: Batches | None = None, pause_s: float = 0.0
+    rank: int,
+    world_size: int,
+    steps: int,
+    mode: Mode | None = None,
+    batches: Batches | None = None,
+    pause_s: float = 0.0,
+    pulls_halves: bool = False,
 ) -> Callable[[Worker], Script]:
-    """The job of jobs.py, synchronous unless said otherwise; two pushes a step. `pause_s`: what a gradient takes; `batches` is filled."""
+    """The job of jobs.py, synchronous unless said otherwise; two pushes a step. `pause_s`: what a gradient takes; `batches` is filled.
+
+    `pulls_halves`: it pulls the ids of each push by themselves, so that the push may name that pull.
+    """
 
     def script(worker: Worker) -> Script:
         yield from worker.join(rank, world_size, mode or Sync(), 1 + rank)
@@ -41,7 +50,7 @@ def train(
             yield from worker.create_table(spec)
         for step in range(steps):
             ids = {spec.name: ids_of(rank, step, spec.name) for spec in TABLES}
-            rows = yield from worker.pull(list(ids.items()))
+            rows = yield from (_pull_halves(worker, ids) if pulls_halves else worker.pull(list(ids.items())))
             gradients = {name: gradients_of(rank, step, ids[name], read) for name, read in zip(ids, rows, strict=True)}
             if batches is not None:
                 batches[rank, worker.clock] = step
@@ -53,6 +62,12 @@ def train(
         yield from worker.leave()
 
     return script
+
+
+def _pull_halves(worker: Worker, ids: dict[str, Ids]) -> Operation[list[Rows]]:
+    first = yield from worker.pull([(name, its[halves(its.size)[0]]) for name, its in ids.items()])
+    second = yield from worker.pull([(name, its[halves(its.size)[1]]) for name, its in ids.items()])
+    return [np.concatenate(parts) for parts in zip(first, second, strict=True)]
 
 
 def _half(name: str, ids: Ids, gradients: Rows, half: int) -> tuple[str, Ids, Rows]:
