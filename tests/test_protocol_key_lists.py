@@ -141,6 +141,13 @@ def test_pulls_ahead_of_their_pushes_are_each_known(peers: Peers) -> None:
     assert set(numbers(push(peers, 2, 3))) == {3}
 
 
+def test_of_two_pulls_of_the_same_ids_the_newest_is_named(peers: Peers) -> None:
+    """With it, servers drop what they keep of the older."""
+    pull(peers, 2, 1)
+    pull(peers, 2, 1)
+    assert set(numbers(push(peers, 2, 1))) == {2}
+
+
 def test_a_server_that_has_forgotten_gets_the_ids_and_the_others_are_not_asked_again(peers: Peers) -> None:
     pull(peers, 2, 1)
     peers.on(Push, UnknownKeyList("server-1", "sparse", 1), peer="server-1")
@@ -261,6 +268,15 @@ def test_the_newest_pulls_of_a_table_are_kept_within_their_bytes(monkeypatch: py
     asked(200, 7)
     assert known(100, 7) == ["dense"]
     assert known(200, 7) == ["sparse", "dense"]
+
+
+def test_a_list_is_of_the_map_under_which_its_parts_were_made() -> None:
+    lists = KeyLists(Lock(), ids_min=1)
+    wanted = Wanted("sparse", ids_of(1, 2), None)
+    lists.find(wanted, 1)
+    lists.answered(lists.route_pull([wanted], shard_map(version=1)))
+    assert lists.find(wanted, 2) is None
+    assert lists.find(wanted, 1) is not None
 
 
 BYTES_OF_TWO = 1_024 + 2 * 24  # what a list of two ids counts for

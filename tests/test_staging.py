@@ -52,6 +52,14 @@ def test_tables_are_kept_apart() -> None:
     assert (staging.rows_count, staging.nbytes) == (0, 0)
 
 
+def test_the_places_of_gradients_take_memory_too() -> None:
+    staging = Staging()
+    plain = rows("user", {8: 2.0, 9: 3.0})
+    found = Found(np.array([4, 5], np.int32), 0)
+    staging.add(0, 0, 1, (PlacedRows(plain.table, plain.ids, plain.rows, places=Places(found, object())),))
+    assert staging.nbytes == 2 * (8 + 4 + 4)
+
+
 def test_what_a_rank_staged_beyond_a_step_is_dropped() -> None:
     staging = Staging()
     for rank, clock in ((0, 4), (0, 5), (1, 5), (0, 6)):

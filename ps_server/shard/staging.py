@@ -73,8 +73,12 @@ class Staging:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of ids and rows held."""
-        return sum(table.ids.nbytes + table.rows.nbytes for step in self._steps.values() for tables in step.values() for table in tables)
+        """Bytes of ids, rows and places held; the ids may be a key list's too."""
+        return sum(_nbytes(part) for step in self._steps.values() for tables in step.values() for part in tables)
+
+
+def _nbytes(part: TableRows) -> int:
+    return part.ids.nbytes + part.rows.nbytes + (part.places.nbytes if isinstance(part, PlacedRows) else 0)
 
 
 class Folded(NamedTuple):
