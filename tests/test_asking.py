@@ -172,6 +172,12 @@ def test_a_peer_that_was_heard_in_between_is_not_taken_for_silent() -> None:
     assert ask(script, a="x") == {"a": "one"}
 
 
+def test_a_peer_that_does_not_know_a_key_list_was_heard_too() -> None:
+    script = scripted(a=[After(6.0, BLIP), After(1.0, UNKNOWN), After(6.0, BLIP), "one"])
+    assert script.run(Asker(script.world, PATIENCE).ask({"a": Question("host-a", "x", in_full=lambda: "y")})) == {"a": "one"}
+    assert script.now_s > PATIENCE.retry_timeout_s
+
+
 def test_a_call_has_time_for_its_wait_and_its_bytes() -> None:
     script = scripted(a=[Done()], b=[Done()], c=[Done()])
     asker = Asker(script.world, PATIENCE)
