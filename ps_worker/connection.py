@@ -5,6 +5,7 @@ import random
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
@@ -26,13 +27,14 @@ class Connection:
     """Runs the worker's operations: in the caller's thread, or one after another in the lane for their kind, beside it."""
 
     def __init__(self, address: str, transport: Transport, patience: Patience) -> None:
-        world = World(time.monotonic, random.Random(secrets.randbits(64)).random, _log_wait, Lock(), transport.lend)
-        self.worker = Worker(address, world, patience)
         self.is_closed = False
         self.driver = Driver(transport)
         self.pulls, self.pushes, self.barriers = [Lane(self.driver, name) for name in ("pull", "push", "barrier")]
+        on_wait = partial(_on_wait, self.pushes)  # not a method of ours: a client that is let go of must go at once
+        world = World(time.monotonic, random.Random(secrets.randbits(64)).random, on_wait, Lock(), transport.lend)
+        self.worker = Worker(address, world, patience)
         self.planning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowstead-plan")  # a thread from the first plan on
-        self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # not of a method of ours: a client that is let go of must go at once
+        self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # as above
         disconnect_at_exit(self)
 
     @property
@@ -72,8 +74,12 @@ class Connection:
         self.driver.close()
 
 
-def _log_wait(error: ParameterServerError) -> None:
-    """Say whom we wait for; called from the tenth second on, every ten seconds."""
+def _on_wait(pushes: Lane, error: ParameterServerError) -> None:
+    """Say whom we wait for; called from the tenth second on, every ten seconds.
+
+    Raise instead what a queued push has ended in and nobody has heard: the servers may be waiting for that very push.
+    """
+    pushes.raise_failed()
     if isinstance(error, StalenessTimeout):
         log.warning("Step %d waits for rank %d, for %.0f s so far.", error.clock, error.rank, error.after_s)
     else:

@@ -186,6 +186,12 @@ class Lane:
         for handle in handles:
             handle.raise_unheard()
 
+    def raise_failed(self) -> None:
+        """Raise the first error that has come and that nobody has heard; wait for nothing."""
+        for handle in self._handles:
+            if handle.done():
+                handle.raise_unheard()
+
     def close(self) -> None:
         """Let what is queued end, then end the thread."""
         self._thread.shutdown(wait=True)
