@@ -147,13 +147,50 @@ def test_a_batch_of_known_ids_never_grows_it() -> None:
     assert table.growths == 0
 
 
+def test_ids_that_are_inserted_unlooked_get_the_slots_that_they_have_or_new_ones() -> None:
+    table = make_index()
+    table.find_or_insert(ids_of(5, 6, 7))
+    table.remove(ids_of(6))
+    assert table.insert(ids_of(8, 5, 8, 9, 7)).tolist() == [1, 0, 1, 3, 2]
+    assert table.find(ids_of(5, 7, 8, 9)).slots.tolist() == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 129, 2_000])
+def test_inserting_in_the_middle_of_growth_finds_what_is_still_to_be_moved(count: int) -> None:
+    table = make_index()
+    num_ids = 4 * MOVED_MIN * 7 // 10 + 1
+    table.insert(read_only(np.arange(num_ids - 1, dtype=np.uint64)))
+    table.find_or_insert(ids_of(num_ids - 1))
+    assert table.is_growing
+    again = read_only(np.arange(num_ids - count, num_ids + count, dtype=np.uint64))
+    assert table.insert(again).tolist() == again.tolist()
+    assert len(table) == num_ids + count
+
+
+def test_a_reserved_index_grows_no_more() -> None:
+    table = make_index(capacity=5_500)
+    table.find_or_insert(ids_of(0))
+    table.reserve(5_000)
+    assert table.growths == 1
+    for begin in range(0, 5_000, 100):
+        table.insert(read_only(np.arange(begin, begin + 100, dtype=np.uint64)))
+    assert table.growths == 1
+    table.reserve(4_000)
+    table.reserve(10**12)  # there are no more slots than the slab has
+    assert table.growths == 1
+    assert table.find(ids_of(0, 4_999, 5_000)).slots.tolist() == [0, 4_999, -1]
+
+
 def test_ids_beyond_the_slab_are_refused_and_change_nothing() -> None:
     table = make_index(capacity=3)
     table.find_or_insert(ids_of(1, 2))
     with pytest.raises(ValueError, match="4 ids do not fit 3 slots"):
         table.find_or_insert(ids_of(3, 1, 4))
     assert table.find(ids_of(3, 4)).absent == 2
+    with pytest.raises(ValueError, match="4 ids do not fit 3 slots"):
+        table.insert(ids_of(3, 1, 4))
     assert table.find_or_insert(ids_of(3, 1, 3, 3)).slots.tolist() == [2, 0, 2, 2]  # repeats need no slot of their own
+    assert table.insert(ids_of(3, 1, 3, 3)).tolist() == [2, 0, 2, 2]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -173,6 +210,8 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
                 del twin[id]
             known = read_only(rng.choice(universe, 500))
             found = table.find(known)
+        elif rng.random() < 0.2:
+            twin.update({int(id): int(slot) for id, slot in zip(batch, table.insert(batch), strict=True)})
         else:
             slots, created = table.find_or_insert(batch, table.find(batch) if rng.random() < 0.5 else None)
             new = list(dict.fromkeys(int(id) for id in batch if int(id) not in twin))
@@ -181,6 +220,7 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
         assert len(table) == len(twin)
         assert len(set(twin.values())) == len(twin)
         assert sorted(twin.values()) == table.live_slots().tolist()
+        assert sorted([*twin.values(), *table.free_slots().tolist()]) == list(range(table.num_slots))
         probe = read_only(rng.choice(universe, 300))
         assert table.find(probe).slots.tolist() == [twin.get(int(id), -1) for id in probe]
         again = table.find_again(known, found)
@@ -194,5 +234,6 @@ def test_its_kernels_are_compiled_once() -> None:
     table = make_index()
     table.find_or_insert(read_only(np.arange(100, dtype=np.uint64)))
     table.remove(ids_of(1))
+    table.insert(ids_of(1, 2))
     kernels = (index._find, index._insert, index._move, index._erase, index._mark_dead)
     assert [len(getattr(kernel, "signatures", [()])) for kernel in kernels] == [1] * 5

@@ -134,6 +134,26 @@ class SlotIndex:
             self._move(max(MOVED_PER_ID * ids.size, MOVED_MIN))
         return Inserted(slots, created)
 
+    def insert(self, ids: Ids) -> Slots:
+        """Return the slot of each id, a new one where it is absent, as nearly all of them are: none is looked up beforehand.
+
+        `ids` and errors as for `find_or_insert`. Every entry is moved first where it grows: `reserve` makes that rare.
+        """
+        if len(self) + ids.size > self._ids_by_slot.size:
+            return self.find_or_insert(ids).slots
+        self.reserve(len(self) + ids.size)
+        self._move(self._old_entries.size)
+        slots = np.full(ids.size, -1, dtype=np.int32)
+        created = np.empty(ids.size, dtype=np.int32)
+        _insert(self._entries, self._ids_by_slot, self._free, self._counters, self._salt, ids, slots, created)
+        return slots
+
+    def reserve(self, num_ids: int) -> None:
+        """Make room for `num_ids` in all, as far as the slab has any, so that it need not grow by and by as they come."""
+        num_ids = min(num_ids, self._ids_by_slot.size)
+        if num_ids > self._load_max():
+            self._grow(num_ids)
+
     def remove(self, ids: Ids) -> int:
         """Forget the ids and free their slots; return how many were there. `ids` as for `find`."""
         slots = self.find(ids).slots
@@ -154,8 +174,12 @@ class SlotIndex:
     def live_slots(self) -> Slots:
         """Return the slots in use, int32[len], ascending. O(slots ever used)."""
         is_live = np.ones(self._counters[_HIGH], dtype=np.bool_)
-        is_live[self._free[: self._counters[_FREE]]] = False
+        is_live[self.free_slots()] = False
         return np.flatnonzero(is_live).astype(np.int32)
+
+    def free_slots(self) -> Slots:
+        """Return those of the slots below `num_slots` that are not in use, int32[k], in no order: a view, until the next change."""
+        return self._free[: self._counters[_FREE]]
 
     def _make_room(self, ids: Ids, slots: Slots, absent: int) -> None:
         num_ids = len(self) + absent
@@ -250,39 +274,47 @@ def _insert(
 ) -> int:
     """Give a slot to each id whose slot is -1; write the positions in the batch that got one to `created` and return how many.
 
-    Such an id may be a repeat within the batch: it is in `entries` by the time the repeat comes.
+    Such an id may have its slot already, as a repeat within the batch has by the time that it comes. In blocks, as in `_find`.
     """
     mask = np.uint64(entries.size - 1)
+    hashes = np.empty(2 * BLOCK, dtype=np.uint64)
+    num_blocks = (ids.size + BLOCK - 1) // BLOCK
     num_created = 0
-    for i in range(ids.size):
-        if slots[i] >= 0:
-            continue
-        id = ids[i]
-        hash = hash_id(salt, id)
-        wanted = (hash & _TAG_MASK) << _ONE
-        position = hash & mask
-        slot = np.int32(-1)
-        entry = entries[position]
-        while entry != _ZERO:
-            if entry >> _LIVE_SHIFT == wanted:
-                candidate = (entry & _SLOT_MASK) - _ONE
-                if ids_by_slot[candidate] == id:
-                    slot = np.int32(candidate)
-                    break
-            position = (position + _ONE) & mask
+    for block in range(num_blocks + 1):
+        for i in range(block * BLOCK, min(ids.size, (block + 1) * BLOCK)):
+            if slots[i] < 0:
+                hash = hash_id(salt, ids[i])
+                hashes[i % (2 * BLOCK)] = hash
+                prefetch(entries, hash & mask)
+        for i in range(max(0, (block - 1) * BLOCK), min(ids.size, block * BLOCK)):
+            if slots[i] >= 0:
+                continue
+            id = ids[i]
+            hash = hashes[i % (2 * BLOCK)]
+            wanted = (hash & _TAG_MASK) << _ONE
+            position = hash & mask
+            slot = np.int32(-1)
             entry = entries[position]
-        if slot < 0:
-            if counters[_FREE] > 0:
-                counters[_FREE] -= 1
-                slot = free[counters[_FREE]]
-            else:
-                slot = np.int32(counters[_HIGH])
-                counters[_HIGH] += 1
-            ids_by_slot[slot] = id
-            entries[position] = hash << _TAG_SHIFT | np.uint64(slot + 1)
-            created[num_created] = i
-            num_created += 1
-        slots[i] = slot
+            while entry != _ZERO:
+                if entry >> _LIVE_SHIFT == wanted:
+                    candidate = (entry & _SLOT_MASK) - _ONE
+                    if ids_by_slot[candidate] == id:
+                        slot = np.int32(candidate)
+                        break
+                position = (position + _ONE) & mask
+                entry = entries[position]
+            if slot < 0:
+                if counters[_FREE] > 0:
+                    counters[_FREE] -= 1
+                    slot = free[counters[_FREE]]
+                else:
+                    slot = np.int32(counters[_HIGH])
+                    counters[_HIGH] += 1
+                ids_by_slot[slot] = id
+                entries[position] = hash << _TAG_SHIFT | np.uint64(slot + 1)
+                created[num_created] = i
+                num_created += 1
+            slots[i] = slot
     return num_created
 
 
