@@ -11,7 +11,7 @@ from naive.initializers import initial_row
 from naive.sharding import bucket_of
 from ps_proto.errors import TableFull
 from ps_proto.values import SGD, Adagrad, Adam, Assigned, Constant, Normal, Optimizer, TableSpec, Uniform
-from ps_server.shard import records, snapshot
+from ps_server.shard import records, slot_snapshot, snapshot, touched
 from ps_server.shard.table import Table, TablePart
 from ps_server.shard.warm_up import warm_up_tables
 from sharding.hashing import NUM_BUCKETS
@@ -361,11 +361,15 @@ def test_after_the_warm_up_no_kernel_is_compiled_again() -> None:
             table = Table(TableSpec("user", 2, optimizer=optimizer, initializer=initializer))
             ids = np.frombuffer(np.arange(300, dtype=np.uint64).tobytes(), dtype=np.uint64)
             table.update(ids, np.ones((300, 2), dtype=np.float32), optimizer.parameters())
-            taken = table.snapshot()
+            taken, (saved, _) = table.snapshot(), table.begin_save(incremental=True)
             table.pull(ids)
             table.assign(ids[:5], rows_of(*range(5)), only_absent=True)
             table.update(ids[5:9].copy(), rows_of(*range(4)), optimizer.parameters())
             taken.read_records(0, 300)
+            saved.read(1_000)
             table.adopt(table.extract(buckets(1, 2, 3)))
-    kernels = (records.gather, records.scatter, records.reset_state, snapshot._keep, snapshot._read)
-    assert [len(getattr(kernel, "signatures", [()])) for kernel in kernels] == [1] * 5
+    kernels = (
+        *(records.gather, records.scatter, records.reset_state, snapshot._keep, snapshot._read, touched._mark),
+        *(slot_snapshot._exclude, slot_snapshot._keep, slot_snapshot._next_slots, slot_snapshot._read),
+    )
+    assert [len(getattr(kernel, "signatures", [()])) for kernel in kernels] == [1] * len(kernels)

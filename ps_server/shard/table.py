@@ -15,8 +15,10 @@ from ps_server.shard.blocks import rows_per_block
 from ps_server.shard.index import Found, SlotIndex
 from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
 from ps_server.shard.records import Records, Rows, Slots, gather, scatter
+from ps_server.shard.slot_snapshot import SlotSnapshot
 from ps_server.shard.snapshot import Snapshot
 from ps_server.shard.stored_rows import stored_rows
+from ps_server.shard.touched import Touched
 from sharding.arrays import aligned_rows, empty_aligned, read_only
 from sharding.hashing import buckets_of, table_salt
 from sharding.wire_format import FLOAT32, FORMATS, WireRows
@@ -80,7 +82,8 @@ class Table:
         self._slab = self._rows.slab
         self._index = SlotIndex(self._salt, self._slab.ids)
         self._standing = object()
-        self._snapshots: list[weakref.ref[Snapshot]] = []
+        self._snapshots: list[weakref.ref[Snapshot | SlotSnapshot]] = []
+        self._touched = Touched()
 
     def __len__(self) -> int:
         return len(self._index)
@@ -201,12 +204,23 @@ class Table:
 
     def clear(self, buckets: npt.NDArray[np.bool_]) -> None:
         """Drop the rows of the buckets that are True in bool[16384], with their state. O(rows)."""
-        ids = self._slab.ids[self._index.live_slots()]
-        self._remove(ids[buckets[buckets_of(self._salt, read_only(ids))]])
+        ids, slots = self._rows_in(buckets)
+        if ids.size:
+            self._remove(ids, slots)
+            self._touched.lose_base()  # whoever loads an increment would find the rows in its base
 
-    def _remove(self, ids: Ids) -> None:
-        """Drop the rows of these ids: their slots may become those of others."""
+    def _rows_in(self, buckets: npt.NDArray[np.bool_]) -> tuple[Ids, Slots]:
+        """Return the ids, uint64[n], of the rows in the buckets that are True in bool[16384], and their slots."""
+        slots = self._index.live_slots()
+        ids = self._slab.ids[slots]
+        chosen = buckets[buckets_of(self._salt, read_only(ids))]
+        return ids[chosen], slots[chosen]
+
+    def _remove(self, ids: Ids, slots: Slots) -> None:
+        """Drop the rows of these ids in these slots, which may become those of others."""
         self._standing = object()
+        if self._snapshots:
+            self._keep(slots)  # now, since a slot has lost its id by the time that another's record is written there
         self._index.remove(read_only(ids))
 
     def snapshot(self) -> Snapshot:
@@ -215,17 +229,33 @@ class Table:
         self._snapshots.append(weakref.ref(snapshot))
         return snapshot
 
+    def begin_save(self, incremental: bool, tracks: bool = True) -> tuple[SlotSnapshot, bool]:
+        """Return this instant of the table, to be saved while the table goes on, and whether it has all rows. O(slots / 64).
+
+        `incremental`: the rows touched since the last committed save would do; they do not where none is known, or rows were dropped
+        since. `tracks`: the next increment is to stand on this save, once `settle_save` has told that it is complete; a save before it
+        that was not settled counts as failed. Otherwise it is full, and nothing else is changed.
+        """
+        only = self._touched.begin(incremental, self._index.num_slots) if tracks else None
+        snapshot = SlotSnapshot(self._slab, self._index.num_slots, self._index.free_slots(), only)
+        self._snapshots.append(weakref.ref(snapshot))
+        return snapshot, only is None
+
+    def settle_save(self, is_committed: bool) -> None:
+        """Hear what became of the last tracked save: it is complete, or what was touched before it is for the next one to save.
+
+        Without one that waits for it, nothing is done.
+        """
+        self._touched.settle(is_committed)
+
     def extract(self, owned_out: npt.NDArray[np.bool_]) -> TablePart:
         """Take out the rows of the buckets that are True in `owned_out` bool[16384], with their state, and return them. O(rows)."""
-        slots = self._index.live_slots()
-        ids = self._slab.ids[slots]
-        leaves = owned_out[buckets_of(self._salt, read_only(ids))]
-        ids, slots = ids[leaves], slots[leaves]
+        ids, slots = self._rows_in(owned_out)
         order = np.argsort(ids)
         ids, slots = ids[order], slots[order]
         records = aligned_rows(ids.size, self._slab.width)
         gather(self._slab.records, slots, records)
-        self._remove(ids)
+        self._remove(ids, slots)
         return TablePart(ids, records)
 
     def adopt(self, part: TablePart) -> None:
@@ -235,6 +265,7 @@ class Table:
             raise ValueError(f"some rows of the part are in table {self.spec.name!r} already, or in the part twice")
         slots, _ = self._find_or_insert(ids)
         scatter(self._slab.records, slots, records)
+        self._touched.lose_base()  # of a bucket of the part, older rows may have been dropped where it was: an increment would not tell
 
     def _set(self, ids: Ids, given: Rows, only_absent: bool) -> None:
         slots, created = self._find_or_insert(_checked_ids(ids))
@@ -246,6 +277,7 @@ class Table:
         """Return the slots, about to be written, and the positions in the batch that got a new one, its state set."""
         self.make_room(ids)
         slots, created = self._index.find_or_insert(ids, found)
+        self._touched.mark(slots, self._index.num_slots)
         if self._snapshots:
             self._keep(slots)
         if created.size:
@@ -253,7 +285,6 @@ class Table:
         return slots, created
 
     def _keep(self, slots: Slots) -> None:
-        # Reused slots are in `slots` too: a removed row's record lies untouched until then.
         snapshots = [snapshot for snapshot in (reference() for reference in self._snapshots) if snapshot is not None and snapshot.is_open]
         for snapshot in snapshots:
             snapshot.keep(slots)

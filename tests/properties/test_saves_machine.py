@@ -1,0 +1,166 @@
+"""Saves of a table, one on another, under any sequence of calls: what is read back is what the table held at the instant of the save."""
+
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from naive.sharding import bucket_of
+from naive.table import Held, NaiveTable
+from ps_proto.values import SGD, Adagrad, Adam, Constant, Normal, TableSpec
+from ps_server.shard.slot_snapshot import SlotSnapshot
+from ps_server.shard.table import Table, TablePart
+from sharding.hashing import NUM_BUCKETS
+
+FEW_IDS = [0, 1, 2, 3, 2**63, 2**64 - 2, 2**64 - 1]
+SPECS = [
+    TableSpec("user", 3, optimizer=Adam(lr=0.1), initializer=Normal(), seed=5),
+    TableSpec("item", 1, optimizer=SGD(lr=1.0), initializer=Constant(2.0)),
+    TableSpec("item", 5, optimizer=Adagrad(lr=0.1), initializer=Normal(), dtype="bfloat16"),
+]
+id_lists = st.lists(st.sampled_from(FEW_IDS) | st.integers(0, 2**64 - 1), max_size=12)
+
+Records = dict[int, bytes]  # of each id, as it lies in a slab
+
+
+class Save(NamedTuple):
+    """A save under way: what was read of it so far, and what the table held."""
+
+    snapshot: SlotSnapshot
+    is_full: bool
+    tracks: bool
+    base: Records
+    read: Records
+    wanted: Records
+
+
+class SavesMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow_growth = patch("ps_server.shard.index.MOVED_MIN", 4)
+        self.slow_growth.start()
+
+    def teardown(self) -> None:
+        for save in self.saves:
+            self.end(save)
+        self.slow_growth.stop()
+
+    @initialize(spec=st.sampled_from(SPECS), seed=st.integers(0, 2**32 - 1))
+    def start(self, spec: TableSpec, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.table, self.twin = Table(spec), NaiveTable(spec)
+        self.away: list[tuple[TablePart, Held]] = []
+        self.saves: list[Save] = []
+        self.pending: Save | None = None
+        self.committed: Records = {}  # what is read back of the last complete save
+        self.next_id = 0
+
+    def rows(self, num_rows: int) -> npt.NDArray[np.float32]:
+        return self.rng.normal(size=(num_rows, self.twin.spec.dim)).astype(np.float32)
+
+    def stored(self) -> Records:
+        held = self.twin.snapshot()
+        return {id: record.tobytes() for id, record in zip(held, self.twin.stored(held), strict=True)}
+
+    def here(self, ids: list[int]) -> list[int]:
+        away = {id for _, part in self.away for id in part}
+        return [id for id in ids if id not in away]
+
+    def update_both(self, ids: list[int]) -> None:
+        gradients, parameters = self.rows(len(ids)), self.twin.spec.optimizer.parameters()
+        self.table.update(np.array(ids, dtype=np.uint64), gradients, parameters)
+        self.twin.update(ids, gradients, parameters)
+
+    @rule(ids=id_lists)
+    def update(self, ids: list[int]) -> None:
+        self.update_both(self.here(ids))
+
+    @rule(num_ids=st.integers(30, 200))
+    def update_many_new(self, num_ids: int) -> None:
+        ids = list(range(self.next_id, self.next_id + num_ids))
+        self.next_id += num_ids
+        self.update_both(self.here(ids))
+
+    @rule(ids=id_lists, only_absent=st.booleans())
+    def assign(self, ids: list[int], only_absent: bool) -> None:
+        ids = self.here(ids)
+        rows = self.rows(len(ids))
+        self.table.assign(np.array(ids, dtype=np.uint64), rows, only_absent)
+        self.twin.assign(ids, rows, only_absent)
+
+    @rule(ids=id_lists, share=st.floats(0, 0.6))
+    def clear(self, ids: list[int], share: float) -> None:
+        gone = self.buckets_of(ids, share)
+        self.table.clear(gone)
+        self.twin.extract(gone.tolist())
+
+    @rule(ids=id_lists, share=st.floats(0, 0.6))
+    def extract(self, ids: list[int], share: float) -> None:
+        leaving = self.buckets_of(ids, share)
+        self.away.append((self.table.extract(leaving), self.twin.extract(leaving.tolist())))
+
+    @precondition(lambda self: self.away)
+    @rule()
+    def adopt(self) -> None:
+        part, held = self.away.pop()
+        self.table.adopt(part)
+        self.twin.adopt(held)
+
+    def buckets_of(self, ids: list[int], share: float) -> npt.NDArray[np.bool_]:
+        chosen = self.rng.random(NUM_BUCKETS) < share
+        chosen[[bucket_of(self.twin.spec.name, id) for id in ids]] = True
+        return chosen
+
+    @rule(incremental=st.booleans(), tracks=st.booleans())
+    def begin_save(self, incremental: bool, tracks: bool) -> None:
+        snapshot, is_full = self.table.begin_save(incremental, tracks)
+        assert is_full or (incremental and tracks)
+        self.saves.append(Save(snapshot, is_full, tracks, self.committed, {}, self.stored()))
+        if tracks:
+            self.pending = self.saves[-1]
+
+    @precondition(lambda self: self.saves)
+    @rule(data=st.data(), bytes_max=st.integers(1, 1_000))
+    def read_piece(self, data: st.DataObject, bytes_max: int) -> None:
+        self.read(data.draw(st.sampled_from(self.saves)), bytes_max)
+
+    def read(self, save: Save, bytes_max: int) -> bool:
+        """Read the next piece; return whether there was one."""
+        piece = save.snapshot.read(bytes_max)
+        if piece is None:
+            return False
+        ids, records = piece
+        assert ids.size == 1 or ids.size * 8 + records.nbytes <= bytes_max
+        assert not save.read.keys() & set(ids.tolist())
+        save.read.update({id: record.tobytes() for id, record in zip(ids.tolist(), records, strict=True)})
+        return True
+
+    @precondition(lambda self: self.saves)
+    @rule(data=st.data(), is_committed=st.booleans())
+    def end_save(self, data: st.DataObject, is_committed: bool) -> None:
+        save = self.saves.pop(data.draw(st.integers(0, len(self.saves) - 1)))
+        restored = self.end(save)
+        if self.pending is save:
+            self.table.settle_save(is_committed)
+            self.pending = None
+            if is_committed:
+                self.committed = restored
+
+    def end(self, save: Save) -> Records:
+        """Read the rest; return what a restore gives: the rows of the base, unless the save is full, and over them those of the save."""
+        while self.read(save, 500):
+            pass
+        base = {} if save.is_full else save.base
+        gone = base.keys() - save.wanted.keys()
+        assert gone <= {id for _, part in self.away for id in part}, "rows that were dropped are back"
+        restored = {id: record for id, record in base.items() if id not in gone} | save.read
+        assert restored == save.wanted
+        return restored
+
+
+TestSaves = SavesMachine.TestCase
+TestSaves.settings = settings(settings(), max_examples=30, stateful_step_count=25)

@@ -1,0 +1,225 @@
+"""What a save gets of a table: an instant of all rows, or of those touched since the save that it stands on."""
+
+import gc
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from naive.sharding import bucket_of
+from ps_proto.values import SGD, Adagrad, Adam, Constant, Optimizer, TableSpec
+from ps_server.shard.slot_snapshot import SlotSnapshot
+from ps_server.shard.table import Table, TablePart
+from sharding.hashing import NUM_BUCKETS
+
+PLAIN = SGD(lr=1.0)
+
+
+def make_table(optimizer: Optimizer = PLAIN, dtype: str = "float32") -> Table:
+    """Return a table "user" of dim 2 whose rows start as [1, 1]."""
+    return Table(TableSpec("user", 2, optimizer=optimizer, initializer=Constant(1.0), dtype=dtype))
+
+
+def ids_of(*ids: int) -> npt.NDArray[np.uint64]:
+    return np.array(ids, dtype=np.uint64)
+
+
+def rows_of(*rows: float) -> npt.NDArray[np.float32]:
+    """Return one row of dim 2 for each number."""
+    return np.array([[row, row] for row in rows], dtype=np.float32)
+
+
+def assign(table: Table, rows: dict[int, float]) -> None:
+    table.assign(ids_of(*rows), rows_of(*rows.values()))
+
+
+def buckets(*ids: int) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(NUM_BUCKETS, dtype=np.bool_)
+    mask[[bucket_of("user", id) for id in ids]] = True
+    return mask
+
+
+def read(snapshot: SlotSnapshot, bytes_max: int = 40) -> dict[int, float]:
+    """Return what is left to read: the first number of each row, by id."""
+    held: dict[int, float] = {}
+    while (piece := snapshot.read(bytes_max)) is not None:
+        held.update(zip(piece[0].tolist(), piece[1].view(np.float32)[:, 0].tolist(), strict=True))
+    return held
+
+
+def saved(table: Table, incremental: bool = True, is_committed: bool = True) -> tuple[dict[int, float], bool]:
+    """Save the table at once; return what the save has, and whether it is full."""
+    snapshot, is_full = table.begin_save(incremental)
+    table.settle_save(is_committed)
+    return read(snapshot), is_full
+
+
+# --- one instant -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_save_has_the_rows_of_its_instant_whatever_happens_before_they_are_read() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2, 3: 3, 4: 4})
+    snapshot, is_full = table.begin_save(incremental=False)
+    first = snapshot.read(1)
+    assert first is not None
+    assert first[0].tolist() == [1]
+    table.update(ids_of(2, 9), rows_of(1, 1), PLAIN.parameters())
+    assign(table, {1: 70, 4: 80})
+    assert read(snapshot) == {2: 2, 3: 3, 4: 4}
+    assert is_full
+
+
+def test_rows_that_are_dropped_and_slots_that_are_used_again_show_in_a_save_as_they_were() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2, 3: 3})
+    snapshot, _ = table.begin_save(incremental=False)
+    table.clear(buckets(1))
+    table.extract(buckets(3))
+    assign(table, {8: 8, 9: 9})  # into the slots of 1 and 3
+    assert len(table) == 3
+    assert read(snapshot) == {1: 1, 2: 2, 3: 3}
+
+
+def test_slots_that_were_free_are_not_saved() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2, 3: 3})
+    table.clear(buckets(2))
+    snapshot, _ = table.begin_save(incremental=False)
+    assign(table, {8: 8})  # into the slot of 2
+    assert read(snapshot) == {1: 1, 3: 3}
+
+
+def test_state_columns_are_saved_as_they_lie() -> None:
+    table = make_table(Adam(), dtype="bfloat16")
+    table.update(ids_of(5), rows_of(1), Adam(lr=0.5).parameters())
+    piece = table.begin_save(incremental=False)[0].read(100)
+    assert piece is not None
+    assert piece[1].shape == (1, 1 + 5)  # two numbers of a row in a word; m and v of each, and how many steps there were
+    assert piece[1].tobytes() == table.extract(buckets(5)).records.tobytes()
+
+
+def test_a_save_that_is_closed_or_dropped_costs_no_more() -> None:
+    table = make_table()
+    assign(table, {1: 1})
+    closed, dropped = table.begin_save(incremental=False)[0], table.begin_save(incremental=False)[0]
+    closed.close()
+    del dropped
+    gc.collect()
+    assign(table, {1: 2})
+    assert table._snapshots == []
+
+
+def test_a_snapshot_for_readers_and_a_save_are_open_side_by_side() -> None:
+    table = make_table(Adagrad())
+    assign(table, {1: 1, 2: 2})
+    taken, (snapshot, _) = table.snapshot(), table.begin_save(incremental=False)
+    table.clear(buckets(1))
+    assign(table, {2: 20, 3: 3})
+    assert taken.read(0, 9)[1][:, 0].tolist() == [1, 2]
+    assert read(snapshot) == {1: 1, 2: 2}
+
+
+# --- what was touched since --------------------------------------------------------------------------------------------------
+
+
+def test_an_increment_has_what_was_updated_assigned_restored_or_made_since_the_save_before() -> None:
+    table = make_table()
+    assign(table, dict.fromkeys(range(100), 0.0))
+    assert saved(table) == (dict.fromkeys(range(100), 0.0), True)
+    table.pull(ids_of(1, 500))
+    table.update(ids_of(2, 300), rows_of(1, 1), PLAIN.parameters())
+    assign(table, {3: 3, 301: 31})
+    table.restore(ids_of(4), rows_of(4))
+    assert saved(table) == ({2: -1, 300: 0, 3: 3, 301: 31, 4: 4}, False)
+    assert saved(table) == ({}, False)
+
+
+def test_an_increment_has_the_rows_that_were_touched_by_places() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    saved(table)
+    _, places = table.pull_with_places(ids_of(2, 5))
+    table.update(ids_of(2, 5), rows_of(1, 1), PLAIN.parameters(), places=places)
+    assert saved(table) == ({2: 1, 5: 0}, False)
+
+
+def test_what_is_touched_while_a_save_is_under_way_is_in_the_next_one() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    saved(table)
+    assign(table, {1: 10})
+    snapshot, _ = table.begin_save(incremental=True)
+    assign(table, {2: 20})
+    table.settle_save(True)
+    assert read(snapshot) == {1: 10}
+    assert saved(table) == ({2: 20}, False)
+
+
+def test_after_a_save_that_failed_the_next_one_has_its_rows_too() -> None:
+    table = make_table()
+    assert saved(table, is_committed=False) == ({}, True)
+    assign(table, {1: 1})
+    assert saved(table) == ({1: 1}, True)  # there is still none to stand on
+    assign(table, {2: 2})
+    saved(table, is_committed=False)
+    assign(table, {3: 3})
+    table.begin_save(incremental=False)  # nobody says what became of it
+    assert saved(table) == ({2: 2, 3: 3}, False)
+
+
+def test_a_save_that_is_not_tracked_is_full_and_changes_nothing() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    saved(table)
+    assign(table, {1: 10})
+    first, _ = table.begin_save(incremental=True)
+    elsewhere, is_full = table.begin_save(incremental=True, tracks=False)
+    table.settle_save(False)  # of the first
+    assert (read(elsewhere), is_full) == ({1: 10, 2: 2}, True)
+    assert saved(table) == (read(first), False) == ({1: 10}, False)
+
+
+def test_rows_that_are_not_tracked_cost_nothing() -> None:
+    table = make_table()
+    table.begin_save(incremental=False, tracks=False)
+    assign(table, dict.fromkeys(range(100), 0.0))
+    assert table._touched.nbytes == 0
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_once_rows_are_dropped_the_next_save_is_full(when: str) -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    saved(table)
+    if when == "before":
+        table.clear(buckets(1))
+    table.begin_save(incremental=True)
+    if when == "meanwhile":
+        table.clear(buckets(1))
+        table.settle_save(True)
+    assert saved(table) == ({2: 2}, True)
+    assert saved(table) == ({}, False)
+
+
+def test_clearing_buckets_without_rows_leaves_increments_possible() -> None:
+    table = make_table()
+    assign(table, {1: 1})
+    saved(table)
+    table.clear(buckets(2))
+    assert saved(table) == ({}, False)
+
+
+def test_buckets_that_leave_are_no_longer_saved_and_those_that_come_need_a_full_save() -> None:
+    """Where they were, rows of these buckets may have been dropped since the save before: in an increment nobody would say so."""
+    table, other = make_table(), make_table()
+    assign(table, {1: 1, 2: 2})
+    saved(table)
+    assign(table, {1: 10, 2: 20})
+    part = table.extract(buckets(1))
+    assert saved(table) == ({2: 20}, False)
+    saved(other)
+    other.adopt(part)
+    assert saved(other) == ({1: 10}, True)
+    other.adopt(TablePart(part.ids[:0].copy(), part.records[:0].copy()))
+    assert saved(other) == ({1: 10}, True)
