@@ -7,17 +7,18 @@ import numpy.typing as npt
 import pytest
 
 from naive.sharding import bucket_of
+from ps_proto.errors import TableFull
 from ps_proto.values import SGD, Adagrad, Adam, Constant, Optimizer, TableSpec
-from ps_server.shard.slot_snapshot import SlotSnapshot
+from ps_server.shard.slot_snapshot import RecordWords, SlotSnapshot
 from ps_server.shard.table import Table, TablePart
 from sharding.hashing import NUM_BUCKETS
 
 PLAIN = SGD(lr=1.0)
 
 
-def make_table(optimizer: Optimizer = PLAIN, dtype: str = "float32") -> Table:
+def make_table(optimizer: Optimizer = PLAIN, dtype: str = "float32", rows_max: int | None = None, max_norm: float | None = None) -> Table:
     """Return a table "user" of dim 2 whose rows start as [1, 1]."""
-    return Table(TableSpec("user", 2, optimizer=optimizer, initializer=Constant(1.0), dtype=dtype))
+    return Table(TableSpec("user", 2, optimizer=optimizer, initializer=Constant(1.0), dtype=dtype, max_norm=max_norm), rows_max)
 
 
 def ids_of(*ids: int) -> npt.NDArray[np.uint64]:
@@ -223,3 +224,130 @@ def test_buckets_that_leave_are_no_longer_saved_and_those_that_come_need_a_full_
     assert saved(other) == ({1: 10}, True)
     other.adopt(TablePart(part.ids[:0].copy(), part.records[:0].copy()))
     assert saved(other) == ({1: 10}, True)
+
+
+# --- loading -----------------------------------------------------------------------------------------------------------------
+
+
+def words_of(*rows: float) -> RecordWords:
+    """Return the records of one row of dim 2 for each number, without state."""
+    return rows_of(*rows).view(np.uint32)
+
+
+def held(table: Table) -> dict[int, float]:
+    return read(table.begin_save(incremental=False, tracks=False)[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_was_saved_is_loaded_to_the_last_bit_in_pieces(dtype: str) -> None:
+    parameters = Adam(lr=0.1).parameters()
+    table, loaded = make_table(Adam(), dtype), make_table(Adam(), dtype)
+    ids = np.random.default_rng(0).integers(0, 2**64, 1_000, dtype=np.uint64)
+    for _ in range(2):
+        table.update(ids, np.random.default_rng(1).normal(size=(ids.size, 2)).astype(np.float32), parameters)
+    snapshot, _ = table.begin_save(incremental=False)
+    expected = len(table)
+    while (piece := snapshot.read(4_000)) is not None:
+        loaded.load(*piece, expected=expected)
+        expected -= piece[0].size
+    assert expected == 0
+    assert loaded.growths == 1
+    for each in (table, loaded):
+        each.update(ids, np.ones((ids.size, 2), dtype=np.float32), parameters)
+    everywhere = np.ones(NUM_BUCKETS, dtype=np.bool_)
+    part, wanted = loaded.extract(everywhere), table.extract(everywhere)
+    assert part.ids.tolist() == wanted.ids.tolist()
+    assert part.records.tobytes() == wanted.records.tobytes()
+
+
+def test_loaded_rows_take_the_place_of_those_that_are_there() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    table.load(ids_of(2, 3, 4, 4), words_of(20, 30, 40, 41), expected=0)
+    assert held(table) == {1: 1, 2: 20, 3: 30, 4: 41}
+
+
+def test_no_bit_of_a_loaded_record_is_changed() -> None:
+    """Nor is a row made to fit `max_norm` again, nor a signalling NaN made a quiet one."""
+    table = make_table(max_norm=0.5)
+    words = np.array([[0x7F800001, 0xFF800001], [0x42F60000, 0x80000000]], dtype=np.uint32)
+    table.load(ids_of(7, 8), words, expected=2)
+    piece = table.begin_save(incremental=False)[0].read(1_000)
+    assert piece is not None
+    assert piece[1].tolist() == words.tolist()
+
+
+def test_a_load_in_the_middle_of_growth_finds_every_row() -> None:
+    table = make_table()
+    assign(table, dict.fromkeys(range(2_867), 0.0))  # as many as fill an index of 4,096 entries
+    assign(table, {2_867: 0.0})
+    assert table._index.is_growing
+    table.load(np.arange(2_868, dtype=np.uint64), np.ones((2_868, 2), dtype=np.uint32), expected=2_868)
+    assert len(table) == 2_868
+    assert table.count_absent(np.arange(2_868, dtype=np.uint64)) == 0
+
+
+def test_rows_that_are_loaded_do_not_show_in_what_was_taken_before() -> None:
+    table = make_table()
+    assign(table, {1: 1})
+    taken, (snapshot, _) = table.snapshot(), table.begin_save(incremental=False)
+    table.load(ids_of(1, 2), words_of(10, 20), expected=2)
+    assert taken.read(0, 9)[1].tolist() == [[1, 1]]
+    assert read(snapshot) == {1: 1}
+
+
+def test_places_of_a_pull_hold_through_a_load_and_no_longer_once_rows_are_cleared_for_it() -> None:
+    table = make_table()
+    assign(table, {1: 1, 2: 2})
+    _, places = table.pull_with_places(ids_of(1, 2, 3))
+    table.load(ids_of(3, 1), words_of(30, 10), expected=2)
+    assert table.count_absent(ids_of(1, 2, 3), places) == 0
+    table.update(ids_of(1, 2, 3), rows_of(1, 1, 1), PLAIN.parameters(), places=places)
+    assert held(table) == {1: 9, 2: 1, 3: 29}
+    table.clear(buckets(1, 2))
+    table.load(ids_of(8, 9), words_of(8, 9), expected=2)  # into the slots of 1 and 2
+    table.update(ids_of(1, 2, 3), rows_of(0, 0, 1), PLAIN.parameters(), places=places)
+    assert held(table) == {1: 1, 2: 1, 3: 28, 8: 8, 9: 9}
+
+
+def test_an_increment_stands_on_what_was_loaded_once_that_counts_as_saved() -> None:
+    table = make_table()
+    table.load(ids_of(1, 2), words_of(1, 2), expected=2)
+    table.count_as_saved()
+    assign(table, {2: 20})
+    assert saved(table) == ({2: 20}, False)
+
+
+def test_a_save_after_a_load_that_counts_for_nothing_is_full() -> None:
+    table = make_table()
+    saved(table)
+    table.load(ids_of(1, 2), words_of(1, 2), expected=2)
+    assert saved(table) == ({1: 1, 2: 2}, True)
+    assert saved(table) == ({}, False)
+
+
+def test_rows_that_do_not_fit_are_refused_and_change_nothing() -> None:
+    table = make_table(rows_max=2)
+    table.load(ids_of(1), words_of(1), expected=10**9)
+    with pytest.raises(TableFull):
+        table.load(ids_of(1, 2, 3), words_of(10, 20, 30), expected=3)
+    table.load(ids_of(1, 2, 2), words_of(11, 21, 22), expected=3)
+    assert held(table) == {1: 11, 2: 22}
+
+
+@pytest.mark.parametrize(
+    ("ids", "records"),
+    [
+        (ids_of(1, 2), words_of(1)),
+        (ids_of(1), np.zeros((1, 3), dtype=np.uint32)),
+        (ids_of(1), np.zeros(2, dtype=np.uint32)),
+        (ids_of(1), words_of(1).view(np.int32)),
+        (ids_of(1, 2), np.asfortranarray(words_of(1, 2))),
+        (ids_of(1).view(np.int64), words_of(1)),
+    ],
+)
+def test_records_of_another_shape_or_kind_are_refused(ids: npt.NDArray[np.uint64], records: RecordWords) -> None:
+    table = make_table()
+    with pytest.raises(ValueError, match="must be a"):
+        table.load(ids, records, expected=1)
+    assert len(table) == 0

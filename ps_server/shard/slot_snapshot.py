@@ -50,6 +50,11 @@ class SlotSnapshot:
         self._is_closed = False
 
     @property
+    def width(self) -> int:
+        """Return the words of a record."""
+        return self._slab.width
+
+    @property
     def is_open(self) -> bool:
         """Whether there may be records to read where they lie, so that it has to hear of those that are about to change."""
         return self._cursor < self._num_slots

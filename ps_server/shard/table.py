@@ -15,7 +15,7 @@ from ps_server.shard.blocks import rows_per_block
 from ps_server.shard.index import Found, SlotIndex
 from ps_server.shard.optimizers.optimizer import Origin, RowOptimizer
 from ps_server.shard.records import Records, Rows, Slots, gather, scatter
-from ps_server.shard.slot_snapshot import SlotSnapshot
+from ps_server.shard.slot_snapshot import RecordWords, SlotSnapshot
 from ps_server.shard.snapshot import Snapshot
 from ps_server.shard.stored_rows import stored_rows
 from ps_server.shard.touched import Touched
@@ -247,6 +247,29 @@ class Table:
         Without one that waits for it, nothing is done.
         """
         self._touched.settle(is_committed)
+
+    def load(self, ids: Ids, records: RecordWords, expected: int) -> None:
+        """Set whole records uint32[n, stored width], as they lay in a slab that was saved, to the last bit.
+
+        A row that is here already gets the new record; of a repeat the last stays. `expected`: how many rows are still to come, these
+        included: the index makes room for them at once. Raises TableFull, changing nothing. The next save is full, unless `count_as_saved`
+        says that it need not be.
+        """
+        ids = _checked_ids(ids)
+        if records.dtype != np.uint32 or records.shape != (ids.size, self._slab.width) or not records.flags.c_contiguous:
+            wanted = f"uint32[{ids.size}, {self._slab.width}]"
+            raise ValueError(f"records must be a C-contiguous {wanted}, not {records.dtype}{list(records.shape)}")
+        self.make_room(ids)
+        self._index.reserve(max(len(self), expected))
+        slots = self._index.insert(ids)
+        if self._snapshots:
+            self._keep(slots)
+        scatter(self._slab.records, slots, read_only(records.view(np.float32)))
+        self._touched.lose_base()
+
+    def count_as_saved(self) -> None:
+        """Take what is here for what the save has that the next increment stands on: the table was loaded from it, to the last row."""
+        self._touched.count_as_saved()
 
     def extract(self, owned_out: npt.NDArray[np.bool_]) -> TablePart:
         """Take out the rows of the buckets that are True in `owned_out` bool[16384], with their state, and return them. O(rows)."""

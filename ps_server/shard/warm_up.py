@@ -39,5 +39,6 @@ def exercise(spec: TableSpec, num_ids: int) -> None:
     snapshot, (saved, _) = table.snapshot(), table.begin_save(incremental=True)
     table.assign(ids, rows)
     snapshot.read(0, num_ids)
-    saved.read(num_ids)
+    if (piece := saved.read(num_ids)) is not None:
+        Table(spec, rows_max=num_ids).load(*piece, expected=num_ids)
     other.adopt(table.extract(np.ones(NUM_BUCKETS, dtype=np.bool_)))
