@@ -78,6 +78,70 @@ def test_names_move_with_their_buckets() -> None:
     assert fresh(source, 0, buckets(5, 6), push_name(4, 1)) == [True, False]
 
 
+def test_saved_names_are_those_of_the_instant_for_the_buckets_asked_for() -> None:
+    window = Window()
+    window.record(2, buckets(5, LAST), push_name(4, 1))
+    window.record(0, buckets(FIRST), push_name(2**32 - 1, 2**32 - 1))
+    asked = buckets(FIRST, 5, LAST)
+    saved = window.saved(asked)
+    window.record(2, buckets(5), push_name(9, 9))
+    asked[:] = 7
+    assert saved.ranks == (0, 2)
+    assert saved.buckets.tolist() == [FIRST, 5, LAST]
+    assert saved.buckets.dtype == np.int32
+    assert saved.names.dtype == np.uint64
+    assert saved.names.tolist() == [[2**64 - 1, 0, 0], [0, push_name(4, 1), push_name(4, 1)]]
+
+
+def test_a_window_that_knows_nobody_saves_no_names() -> None:
+    window = Window()
+    saved = window.saved(buckets(1, 2))
+    assert (saved.ranks, saved.names.shape) == ((), (0, 2))
+    window.restore(saved, buckets(1, 2))
+    assert window.ranks == []
+
+
+def test_restored_names_are_the_saved_ones_where_newer_ones_are_here_too() -> None:
+    window = Window()
+    window.record(0, buckets(5, 6), push_name(4, 1))
+    saved = window.saved(buckets(5, 6))
+    window.record(0, buckets(5, 8), push_name(7, 1))
+    window.record(1, buckets(6), push_name(7, 1))
+    window.restore(saved, buckets(5, 6))
+    assert fresh(window, 0, buckets(5, 6), push_name(4, 1)) == [False, False]
+    assert fresh(window, 0, buckets(5, 6), push_name(4, 2)) == [True, True]
+    assert fresh(window, 1, buckets(6), push_name(0, 1)) == [True]
+    assert fresh(window, 0, buckets(8), push_name(7, 1)) == [False]  # a bucket that was not saved
+
+
+def test_servers_take_of_what_was_saved_the_buckets_that_they_own() -> None:
+    """Two saved, three read: as where a checkpoint is restored onto another number of servers."""
+    saved = []
+    for server, its in enumerate((buckets(1, 2, 3), buckets(4, 5, LAST))):
+        window = Window()
+        window.record(server, its, push_name(10 + server, 1))
+        saved.append(window.saved(its))
+    for owned in (buckets(1, 4), buckets(LAST, 3), buckets(2, 5, 9)):
+        window = Window()
+        for part in saved:
+            window.restore(part, owned)
+        assert window.ranks == [0, 1]
+        of_first = [int(bucket) for bucket in owned if bucket in (1, 2, 3)]
+        of_second = [int(bucket) for bucket in owned if bucket in (4, 5, LAST)]
+        everywhere = buckets(*range(NUM_BUCKETS))
+        assert np.flatnonzero(window.saved(everywhere).names[0]).tolist() == sorted(of_first)
+        assert np.flatnonzero(window.saved(everywhere).names[1]).tolist() == sorted(of_second)
+        assert (window.last_clock(0), window.last_clock(1)) == (10, 11)
+
+
+def test_a_cleared_window_knows_nobody() -> None:
+    window = Window()
+    window.record(0, buckets(5), push_name(4, 1))
+    window.clear()
+    assert window.ranks == []
+    assert fresh(window, 0, buckets(5), push_name(0, 1)) == [True]
+
+
 def test_an_empty_push_is_legal() -> None:
     window = Window()
     assert window.fresh(0, buckets(), push_name(0, 1)) is None

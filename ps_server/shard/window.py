@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_proto.requests import NEVER
+from ps_server.tasks import SavedNames
 from sharding.hashing import NUM_BUCKETS
 from sharding.kernel import kernel
 
@@ -73,3 +74,29 @@ class Window:
         """Take over the names of buckets that come from another server."""
         for rank, names in moved.items():
             np.maximum(self._of(rank), names, out=self._of(rank))
+
+    def saved(self, buckets: Buckets) -> SavedNames:
+        """Return a copy of the names of these buckets, int32[k], each once and ascending, for a checkpoint."""
+        ranks = self.ranks
+        names = np.zeros((len(ranks), buckets.size), np.uint64)
+        for row, rank in zip(names, ranks, strict=True):
+            row[:] = self._names[rank][buckets]
+        return SavedNames(tuple(ranks), buckets.copy(), names)
+
+    def restore(self, saved: SavedNames, owned: Buckets) -> None:
+        """Take the saved names for those of the `owned` buckets, int32[k], that are among the saved ones.
+
+        Names that are newer here go: what was applied under them is gone from the rows too, and is pushed again.
+        """
+        is_owned = np.zeros(NUM_BUCKETS, np.bool_)
+        is_owned[owned] = True
+        chosen = is_owned[saved.buckets]
+        buckets = saved.buckets[chosen]
+        for names in self._names.values():
+            names[buckets] = 0
+        for rank, row in zip(saved.ranks, saved.names, strict=True):
+            self._of(rank)[buckets] = row[chosen]
+
+    def clear(self) -> None:
+        """Forget all names."""
+        self._names = {}
