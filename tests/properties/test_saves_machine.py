@@ -66,6 +66,8 @@ class SavesMachine(RuleBasedStateMachine):
         self.committed = Instant({}, {})  # of the last complete save
         self.width = self.table.begin_save(incremental=False, tracks=False)[0].width
         self.next_id = 0
+        self.update_many_new(100)
+        self.save_at_once(incremental=False)  # most of what can go wrong needs a save to stand on
 
     def rows(self, num_rows: int) -> npt.NDArray[np.float32]:
         return self.rng.normal(size=(num_rows, self.twin.spec.dim)).astype(np.float32)
@@ -90,7 +92,7 @@ class SavesMachine(RuleBasedStateMachine):
     def update(self, ids: list[int]) -> None:
         self.update_both(self.here(ids))
 
-    @rule(num_ids=st.integers(30, 200))
+    @rule(num_ids=st.integers(30, 100))
     def update_many_new(self, num_ids: int) -> None:
         ids = list(range(self.next_id, self.next_id + num_ids))
         self.next_id += num_ids
@@ -142,6 +144,13 @@ class SavesMachine(RuleBasedStateMachine):
             self.table.count_as_saved()
             self.pending = None
 
+    @rule(incremental=st.booleans())
+    def save_at_once(self, incremental: bool) -> None:
+        self.begin_save(incremental, tracks=True)
+        save = self.saves.pop()
+        self.end(save)
+        self.settle(save, is_committed=True)
+
     @rule(incremental=st.booleans(), tracks=st.booleans())
     def begin_save(self, incremental: bool, tracks: bool) -> None:
         snapshot, is_full = self.table.begin_save(incremental, tracks)
@@ -171,6 +180,9 @@ class SavesMachine(RuleBasedStateMachine):
     def end_save(self, data: st.DataObject, is_committed: bool) -> None:
         save = self.saves.pop(data.draw(st.integers(0, len(self.saves) - 1)))
         self.end(save)
+        self.settle(save, is_committed)
+
+    def settle(self, save: Save, is_committed: bool) -> None:
         if self.pending is save:
             self.table.settle_save(is_committed)
             self.pending = None
@@ -186,4 +198,4 @@ class SavesMachine(RuleBasedStateMachine):
 
 
 TestSaves = SavesMachine.TestCase
-TestSaves.settings = settings(settings(), max_examples=30, stateful_step_count=25)
+TestSaves.settings = settings(settings(), max_examples=60, stateful_step_count=25)
