@@ -1,6 +1,7 @@
 """A process of ours from start to clean stop: what the server and the coordinator have in common."""
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
@@ -72,6 +73,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
         await server.start()
         _tell_address(settings, address)
         if await _unless(stop, role.join(address)):
+            gc.freeze()  # what was imported and compiled stays to the end: collections would look through it in a turn, and at the exit
             await health.say_serving()
             log.info("serving", address=address)
             await stop.wait()
