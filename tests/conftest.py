@@ -1,5 +1,6 @@
 """What every test has: the Hypothesis profiles, and a check that it leaves no process and no thread behind."""
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,17 @@ def pytest_configure() -> None:
     """Let Ctrl-C reach the processes that tests start: a shell makes a job in the background ignore it, and children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    """Import all tests without a look for garbage: it takes as long as the imports."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported, which stays to the end, out of every look for garbage that comes."""
+    gc.freeze()
+    gc.enable()
 
 
 def _children() -> set[psutil.Process]:
