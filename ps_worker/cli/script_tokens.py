@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-ALONE = ("--help", "-h", "--version")  # the flags without a value
+ALONE = ("--help", "-h", "--version", "--profile")  # the flags without a value
 
 
 def mark_script(tokens: Sequence[str]) -> list[str]:
