@@ -88,6 +88,15 @@ def process_group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give all that the test starts the environment of procs/hasty_script.py."""
+    from procs.hasty_script import hasty_environment
+
+    for name, value in hasty_environment().items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     """Fail a test that ends while a process or a non-daemon thread that it started still runs; end such a process."""

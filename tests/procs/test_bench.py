@@ -50,6 +50,7 @@ def test_every_case_of_traffic_runs_and_is_written_down(tmp_path: Path, capsys: 
     assert all(name in printed for name in (*pulls, *others, "W6 growth"))
 
 
+@pytest.mark.usefixtures("hasty")
 def test_training_runs_beside_plain_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run_quick(tmp_path / "bench.json", "--case=W5")
     assert code == 0, capsys.readouterr().err

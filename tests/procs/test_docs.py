@@ -1,6 +1,5 @@
 """What the pages show runs as it stands there: all blocks of Python of a page, in order, in one interpreter and an empty folder."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pages import Page, all_pages
+from procs.hasty_script import hasty_environment
 
 PAGES = [page for page in all_pages() if page.script().strip()]
 RUN_TIMEOUT_S = 100.0
@@ -19,12 +19,10 @@ def test_the_python_of_a_page_runs(page: Page, tmp_path: Path) -> None:
     folder.mkdir()
     script = tmp_path / Path(page.name).with_suffix(".py").name
     script.write_text(page.script())
-    # One torch thread: its threads spin where others want the cores.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
         [sys.executable, "-W", "error", script],
         cwd=folder,
-        env=environment,
+        env=hasty_environment(),
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,

@@ -30,9 +30,9 @@ def losses(script: str, folder: Path) -> list[tuple[float, float]]:
     return [(float(first), float(last)) for *_, first, last in said]
 
 
+@pytest.mark.usefixtures("hasty")
 def test_it_trains_and_goes_on_from_what_it_saved_in_mixed_precision_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert all(first > 0.6 and last < 0.35 for first, last in losses(SCRIPT, tmp_path))  # a coin's is 0.69
     mixed = STEP.sub(lambda _: MIXED_STEP.replace("init_scale=1024.0", "init_scale=2.0**30") + "\n\n\n", SCRIPT)
     assert mixed.count("def train_step") == mixed.count("init_scale=2.0**30") == 1  # the first steps overflow

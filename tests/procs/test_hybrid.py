@@ -1,6 +1,5 @@
 """Tables on servers and dense parameters under DDP: two ranks as processes, under `rowstead launch`, under torchrun and by hand."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ps_worker as ps
+from procs.hasty_script import hasty_environment
 from procs.hybrid_job import LR, MAX_NORM, STEPS, Scorer, batch_of
 from procs.started import ROWSTEAD
 from ps_worker.launch.rendezvous import Rendezvous
@@ -37,17 +37,12 @@ class PlainBags(nn.Module):
         return torch.cat([nn.functional.embedding(ids, self.rows) for ids in features.values()], dim=1)
 
 
-def environment(**more: str) -> dict[str, str]:
-    # One torch thread: its threads spin where others want the cores, and they cut its sums.
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
-
-
 def ran(folder: Path, *command: str, **more: str) -> Arrays:
     """Run the synchronous job to its end and return what it came to."""
     result = folder / "result.npz"
     done = subprocess.run(
         [*command, JOB, str(result), "sync"],
-        env=environment(**more),
+        env=hasty_environment(**more),
         capture_output=True,
         text=True,
         timeout=RUN_TIMEOUT_S,
@@ -63,7 +58,9 @@ def ran_by_hand(address: str, *arguments: str) -> list[tuple[int, str]]:
     with Rendezvous() as rendezvous:
         place = {**rendezvous.variables({}), "ROWSTEAD_COORDINATOR": address, "WORLD_SIZE": "2"}
         ranks = [
-            subprocess.Popen([sys.executable, JOB, *arguments], env=environment(**place, RANK=str(rank)), stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                [sys.executable, JOB, *arguments], env=hasty_environment(**place, RANK=str(rank)), stderr=subprocess.PIPE, text=True
+            )
             for rank in range(2)
         ]
         said = [rank.communicate(timeout=RUN_TIMEOUT_S)[1] for rank in ranks]

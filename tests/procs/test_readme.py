@@ -1,6 +1,5 @@
 """What the README shows runs in the other ways that it names, too: as a job, and either side of its diff."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pages import Page
+from procs.hasty_script import hasty_environment
 from procs.launched import launched
 
 BLOCKS = Page.read("README.md").blocks
@@ -46,14 +46,13 @@ def run(code: str, folder: Path) -> str:
     """Return what the code prints as a script of its own."""
     script = folder / "snippet.py"
     script.write_text(code)
-    # One torch thread: its threads spin where others want the cores.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", str(script)]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, env=hasty_environment(), capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
+@pytest.mark.usefixtures("hasty")
 def test_hello_runs_as_a_job(tmp_path: Path) -> None:
     with launched(tmp_path, HELLO, servers=1, workers=2) as launch:
         assert launch.wait() == 0, launch.err
