@@ -1,45 +1,61 @@
 """The examples as a user starts them: each learns, alone and in a job of two workers."""
 
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 
+import ps_worker as ps
 from click_batches import ClickData, measure
 from plain_dlrm import initial_rows, train, vocabulary
 from planted_log import write_planted_log
+from procs.hasty_script import hasty_environment
 from procs.started import ROWSTEAD
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DATA = ROOT.parent / "shared" / "data"
 RUN_TIMEOUT_S = 100.0
-ROWS = ("--rows", "20000")
 
 Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, as in a launched worker of two on two cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def alone(example: str, *arguments: str) -> Ran:
-    command = [sys.executable, str(EXAMPLES / example), *arguments]
-    return ran(command)
+    """Run the example without a launcher, in this process: it has imported torch."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = import_module(example.removesuffix(".py")).main(arguments)
+    return Ran([example, *arguments], code or 0, out.getvalue(), err.getvalue())
+
+
+def as_a_script(example: str, *arguments: str) -> Ran:
+    return ran([sys.executable, str(EXAMPLES / example), *arguments])
 
 
 def launched(example: str, *arguments: str, servers: int = 1) -> Ran:
     flags = (f"--servers={servers}", "--workers=2", "--log-level=warning")
-    command = [*ROWSTEAD, "launch", *flags, str(EXAMPLES / example), *arguments]
-    return ran(command)
+    return ran([*ROWSTEAD, "launch", *flags, str(EXAMPLES / example), *arguments])
 
 
 def ran(command: list[str]) -> Ran:
-    # One torch thread: its threads spin where others want the cores.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False, env=hasty_environment())
 
 
 def number(pattern: str, text: str) -> float:
@@ -53,13 +69,13 @@ def number(pattern: str, text: str) -> float:
 
 
 def test_dlrm_learns_and_says_how_it_went() -> None:
-    job = launched("train_dlrm.py", *ROWS, "--epochs", "2", "--batch", "128", servers=2)
+    job = launched("train_dlrm.py", "--rows", "10000", "--epochs", "2", "--batch", "128", servers=2)
     assert job.returncode == 0, job.stderr
-    assert re.search(r"worker-0 \| epoch 1 \[#{30}\] 100% +18,000 rows +[\d,]+ samples/s, loss 0\.\d{4}", job.stdout)
+    assert re.search(r"worker-0 \| epoch 1 \[#{30}\] 100% +9,000 rows +[\d,]+ samples/s, loss 0\.\d{4}", job.stdout)
     assert len(re.findall(r"epoch [12]: log loss 0\.\d+, AUC 0\.\d+, [\d,]+ samples/s", job.stdout)) == 2
     assert len(re.findall(r"server-[01]: [\d,]+ rows held, [\d,.]+ MB in, [\d,.]+ MB out", job.stdout)) == 4
     reached, best = re.findall(r"  AUC +(0\.\d+)   best reachable (0\.\d+)", job.stdout)[0]
-    assert 0.80 < float(reached) <= float(best), job.stdout
+    assert 0.78 < float(reached) <= float(best), job.stdout
     assert number(r"  rows held +([\d,]+)", job.stdout) == sum(
         int(rows.replace(",", "")) for rows in re.findall(r"server-[01]: ([\d,]+) rows held", job.stdout)[-2:]
     )
@@ -75,7 +91,7 @@ def test_dlrm_learns_and_says_how_it_went() -> None:
     ids=" ".join,
 )
 def test_dlrm_learns_in_the_other_modes(options: list[str]) -> None:
-    job = launched("train_dlrm.py", *ROWS, "--batch", "128", *options)
+    job = launched("train_dlrm.py", "--rows", "8000", "--batch", "64", *options)
     assert job.returncode == 0, job.stderr
     assert number(r"  AUC +(0\.\d+)", job.stdout) > 0.75, job.stdout
     (most,) = re.findall(r"  staleness +[\d.]+ steps in the mean of all pulls, at most (\d+)\n", job.stdout)
@@ -85,15 +101,16 @@ def test_dlrm_learns_in_the_other_modes(options: list[str]) -> None:
 def test_dlrm_trains_alone_on_a_log_of_ones_own(tmp_path: Path) -> None:
     write_planted_log(tmp_path / "train.tsv.gz", rows=1_001, seed=2)
     write_planted_log(tmp_path / "test.tsv", rows=300, seed=2)
-    job = alone("train_dlrm.py", "--train", str(tmp_path / "train.tsv.gz"), "--test", str(tmp_path / "test.tsv"), "--batch", "100")
+    logs = ("--train", str(tmp_path / "train.tsv.gz"), "--test", str(tmp_path / "test.tsv"))
+    job = as_a_script("train_dlrm.py", *logs, "--batch", "100")
     assert job.returncode == 0, job.stderr
     assert "1 x 1,001 rows" in job.stdout
     assert "best reachable" not in job.stdout
 
 
-def test_dlrm_ends_with_the_same_bits_with_1_2_and_5_servers() -> None:
+def test_dlrm_ends_with_the_same_bits_with_1_and_5_servers() -> None:
     checksums = set()
-    for servers in (1, 2, 5):
+    for servers in (1, 5):
         job = launched("train_dlrm.py", "--rows", "2001", "--batch", "128", "--checksum", servers=servers)
         assert job.returncode == 0, job.stderr
         assert f"servers {servers}, workers 2" in job.stdout
@@ -109,8 +126,11 @@ def test_what_is_wrong_with_the_data_is_said_in_a_sentence(tmp_path: Path) -> No
     assert "Traceback" not in job.stderr
 
 
-def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
-    job = launched("train_dlrm.py", "--rows", "200", "--batch", "63")
+def test_a_batch_that_cannot_be_shared_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ps.local_cluster(servers=1) as cluster:
+        for variable, value in (("ROWSTEAD_COORDINATOR", cluster.address), ("RANK", "0"), ("WORLD_SIZE", "2")):
+            monkeypatch.setenv(variable, value)
+        job = alone("train_dlrm.py", "--rows", "200", "--batch", "63")
     assert job.returncode == 2
     assert "--batch is 63, but 2 workers share it" in job.stderr
     assert "Traceback" not in job.stderr
@@ -121,7 +141,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused() -> None:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_hybrid_dlrm_learns_on_a_log_that_ranks_share_unequally(mode: str, tmp_path: Path) -> None:
-    rows = "14365"  # 12,929 of them to train on: 101 batches for either rank, and one more row for rank 0
+    rows = "7112"  # 6,401 of them to train on: 50 batches for either rank, and one more row for rank 0
     job = launched("hybrid_ddp.py", "--rows", rows, "--batch", "128", "--mode", mode, "--save", str(tmp_path / "model"))
     assert job.returncode == 0, job.stderr
     assert f"DLRM, rows {mode}, dense by DDP over gloo, workers 2" in job.stdout
@@ -131,9 +151,9 @@ def test_hybrid_dlrm_learns_on_a_log_that_ranks_share_unequally(mode: str, tmp_p
 
 
 def test_hybrid_dlrm_learns_alone() -> None:
-    job = alone("hybrid_ddp.py", "--rows", "12000", "--batch", "128", "--checksum")
+    job = as_a_script("hybrid_ddp.py", "--rows", "3000", "--batch", "128", "--checksum")
     assert job.returncode == 0, job.stderr
-    assert number(r"samples/s, ([\d,]+) rows held", job.stdout) > 1_000
+    assert number(r"samples/s, ([\d,]+) rows held", job.stdout) > 500
     assert re.search(r"  checksum +[0-9a-f]{64}\n", job.stdout)
 
 
@@ -142,11 +162,11 @@ def test_hybrid_dlrm_learns_alone() -> None:
 
 @pytest.mark.parametrize("run", [alone, launched])
 def test_deepfm_learns(run: Run) -> None:
-    job = run("deepfm.py", "--rows", "10000")
+    job = run("deepfm.py", "--rows", "6000")
     assert job.returncode == 0, job.stderr
     before, _, after, best = (float(auc) for auc in re.findall(r"AUC (0\.\d+)", job.stdout))
     assert before < 0.6, job.stdout
-    assert 0.75 < after <= best, job.stdout
+    assert 0.70 < after <= best, job.stdout
 
 
 @pytest.mark.parametrize("run", [alone, launched])
@@ -160,7 +180,7 @@ def test_two_tower_learns(run: Run) -> None:
 
 @pytest.mark.parametrize("run", [alone, launched])
 def test_image_classifier_learns(run: Run) -> None:
-    job = run("image_classifier.py", "--steps", "150")
+    job = run("image_classifier.py", "--steps", "100")
     assert job.returncode == 0, job.stderr
     before, after = (float(share) for share in re.findall(r"accuracy ([\d.]+)%", job.stdout))
     assert before < 40.0, job.stdout  # to guess gives 25
@@ -168,7 +188,7 @@ def test_image_classifier_learns(run: Run) -> None:
 
 
 def test_a_backup_worker_buys_time_for_what_is_dropped() -> None:
-    job = alone("straggler.py", "--workers", "3", "--steps", "40", "--slow-ms", "150")
+    job = as_a_script("straggler.py", "--workers", "3", "--steps", "40", "--slow-ms", "150")
     assert job.returncode == 0, job.stderr
     rows = re.findall(r"^ps\.Sync\(.*\) +([\d.]+) ms +(\d+) +(\d+) +(0\.\d+)$", job.stdout, re.MULTILINE)
     (waits_ms, waits_late, waits_dropped, waits_loss), (goes_ms, goes_late, goes_dropped, goes_loss) = [
@@ -184,17 +204,7 @@ def test_a_backup_worker_buys_time_for_what_is_dropped() -> None:
 # --- real data ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread, as in a launched worker of two on two cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.timeout(240)
-@pytest.mark.usefixtures("one_thread")
 def test_synchronous_dlrm_is_as_good_as_plain_torch_on_a_real_log() -> None:
     train_path, test_path = DATA / "ctr-80k.train.tsv.gz", DATA / "ctr-80k.test.tsv.gz"
     if not train_path.exists() or not test_path.exists():
