@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,8 +12,8 @@ import pytest
 
 from full_pipe import FullPipe
 from polling import poll_until
-from procs.launched import END_TIMEOUT_S, launched, runs, wait_until_gone
-from procs.started import ROWSTEAD, rowstead
+from procs.launched import END_TIMEOUT_S, Launched, launched, runs, wait_until_gone
+from procs.started import ROWSTEAD
 
 TRAIN = """
 import sys
@@ -40,27 +41,30 @@ time.sleep(1000)
 """
 
 
-def test_a_job_runs_to_its_end(tmp_path: Path) -> None:
-    with launched(tmp_path, TRAIN, "--servers", "9", "-h", servers=2) as launch:
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """Run a job to its end, whose workers print their profiles."""
+    with launched(tmp_path_factory.mktemp("ended"), TRAIN, "--servers", "9", "-h", servers=2, flags=("--profile",)) as launch:
         assert launch.wait() == 0, launch.err
-        sums = [5 * (1 + 2) / 2]  # five steps, each the mean over both ranks
-        assert sorted(launch.out.splitlines()) == [f"worker-{rank} | rank {rank} of 2 ['--servers', '9', '-h'] {sums}" for rank in (0, 1)]
-        assert list(launch.pids()) == ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
-        for server in ("server-0", "server-1"):
-            assert f"{server} | " in launch.err
-        assert launch.err.count("stopping") == 3  # asked, not killed
+        yield launch
 
 
-def test_each_rank_says_where_its_time_went(tmp_path: Path) -> None:
-    with launched(tmp_path, TRAIN, flags=("--profile",)) as launch:
-        assert launch.wait() == 0, launch.err
-        for rank in (0, 1):
-            lines = [line.removeprefix(f"worker-{rank} | ") for line in launch.err.splitlines() if line.startswith(f"worker-{rank} | ")]
-            assert [line for line in lines if line.startswith(f"Profile of rank {rank} of 2, Sync(")], launch.err
-            assert sum(["blocked in pushes and ends of steps" in line for line in lines]) == 1
-            assert [line for line in lines if line.startswith("server-0 used ")]
-            assert lines[-1].endswith(".")
-        assert launch.out.count("rank ") == 2  # the script's own lines are as they were
+def test_a_job_runs_to_its_end(ended: Launched) -> None:
+    sums = [5 * (1 + 2) / 2]  # five steps, each the mean over both ranks
+    assert sorted(ended.out.splitlines()) == [f"worker-{rank} | rank {rank} of 2 ['--servers', '9', '-h'] {sums}" for rank in (0, 1)]
+    assert list(ended.pids()) == ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
+    for server in ("server-0", "server-1"):
+        assert f"{server} | " in ended.err
+    assert ended.err.count("stopping") == 3  # asked, not killed
+
+
+def test_each_rank_says_where_its_time_went(ended: Launched) -> None:
+    for rank in (0, 1):
+        lines = [line.removeprefix(f"worker-{rank} | ") for line in ended.err.splitlines() if line.startswith(f"worker-{rank} | ")]
+        assert [line for line in lines if line.startswith(f"Profile of rank {rank} of 2, Sync(")], ended.err
+        assert sum(["blocked in pushes and ends of steps" in line for line in lines]) == 1
+        assert [line for line in lines if line.startswith("server-0 used ")]
+        assert lines[-1].endswith(".")
 
 
 PRINTING = """
@@ -111,7 +115,7 @@ def test_a_worker_that_fails_ends_the_job_with_its_last_lines_and_its_code(tmp_p
         assert "worker-1 | the last line" in launch.out.splitlines()
 
 
-@pytest.mark.parametrize("name", ["worker-1", "server-0", "coordinator"])
+@pytest.mark.parametrize("name", ["worker-1", "server-0", pytest.param("coordinator", marks=pytest.mark.deep)])
 def test_a_process_that_is_killed_ends_the_job_and_is_named(name: str, tmp_path: Path) -> None:
     with launched(tmp_path, WAIT) as launch:
         launch.wait_for("waiting", times=2)
@@ -126,8 +130,8 @@ def test_a_process_that_is_killed_ends_the_job_and_is_named(name: str, tmp_path:
     ("stage", "number", "code"),
     [
         ("coordinator | ", signal.SIGTERM, 143),
-        ("server-0 | ", signal.SIGINT, 130),
-        ("worker-0 | waiting", signal.SIGTERM, 143),
+        pytest.param("server-0 | ", signal.SIGINT, 130, marks=pytest.mark.deep),
+        pytest.param("worker-0 | waiting", signal.SIGTERM, 143, marks=pytest.mark.deep),
         ("worker-0 | waiting", signal.SIGINT, 130),
     ],
 )
@@ -190,23 +194,6 @@ def test_a_worker_that_ignores_every_request_is_killed(tmp_path: Path) -> None:
         wait_until_gone(processes)
 
 
-RENDEZVOUS = """
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.tensor([1.0 + dist.get_rank()])
-dist.all_reduce(total)
-print("sum", total.item())
-dist.destroy_process_group()
-"""
-
-
-def test_workers_find_each_other_for_torch_distributed(tmp_path: Path) -> None:
-    with launched(tmp_path, RENDEZVOUS) as launch:
-        assert launch.wait() == 0, launch.err
-        assert sorted(launch.out.splitlines()) == ["worker-0 | sum 3.0", "worker-1 | sum 3.0"]
-
-
 PRINTING_FOR_EVER = """
 import os, pathlib, signal, sys
 if sys.argv[2] == "stubborn":
@@ -218,8 +205,15 @@ while True:
 """
 
 
-@pytest.mark.parametrize("is_stderr_too", [False, True])
-@pytest.mark.parametrize("kind", ["obedient", "stubborn"])
+@pytest.mark.parametrize(
+    ("kind", "is_stderr_too"),
+    [
+        pytest.param("obedient", False, marks=pytest.mark.deep),
+        ("obedient", True),
+        ("stubborn", False),
+        pytest.param("stubborn", True, marks=pytest.mark.deep),
+    ],
+)
 def test_a_signal_ends_all_where_nobody_reads_and_a_second_at_once(kind: str, is_stderr_too: bool, tmp_path: Path) -> None:
     script, started = tmp_path / "script.py", tmp_path / "started"
     script.write_text(PRINTING_FOR_EVER)
@@ -258,7 +252,7 @@ def test_a_full_disk_under_the_logs_fails_no_worker(tmp_path: Path) -> None:
         assert len((tmp_path / "worker-0.log").read_text().splitlines()) == 10_001
 
 
-@pytest.mark.parametrize("name", ["coordinator", "server-0", "worker-1"])
+@pytest.mark.parametrize("name", ["coordinator", pytest.param("server-0", marks=pytest.mark.deep), "worker-1"])
 def test_a_log_file_that_cannot_be_opened_is_one_sentence_and_exit_code_2(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.log").mkdir()
     with launched(tmp_path, WAIT, flags=(f"--log-dir={tmp_path}",)) as launch:
@@ -268,16 +262,20 @@ def test_a_log_file_that_cannot_be_opened_is_one_sentence_and_exit_code_2(name: 
         assert "Traceback" not in launch.err
 
 
-# What a worker may be at when the launcher is killed: nothing of it may keep it alive.
-BUSY = {
-    "ignoring signals": "signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN); time.sleep(1000)",
-    "in a C call that holds the interpreter": "ctypes.PyDLL(None).sleep(1000)",
-}
+# What each of two workers is at when the launcher is killed: nothing of it may keep it alive.
+BUSY = """
+import ctypes, os, signal, time
+print("waiting", flush=True)
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    time.sleep(1000)
+ctypes.PyDLL(None).sleep(1000)  # a call in C that holds the interpreter
+"""
 
 
-@pytest.mark.parametrize("what", BUSY)
-def test_no_orphan_is_left_when_the_launcher_is_killed(what: str, tmp_path: Path) -> None:
-    with launched(tmp_path, f"import ctypes, signal, time\nprint('waiting', flush=True)\n{BUSY[what]}") as launch:
+def test_no_orphan_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path, BUSY) as launch:
         launch.wait_for("waiting", times=2)
         processes = launch.children()
         assert len(processes) == 4
@@ -300,27 +298,3 @@ def test_a_cluster_that_does_not_start_is_named_with_its_last_words(tmp_path: Pa
         assert launch.said()[0] == "coordinator ended with exit code 2. Its last lines:"
         assert "no-such-host.invalid" in launch.said()[1]
         assert "waiting" not in launch.out
-
-
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (("--workers=2", "none.py"), "script is 'none.py', but must be a file that exists"),
-        ((str(Path(__file__).parent),), "procs', but must be a file that exists"),
-        (("--workers=0", __file__), "workers is 0, but must be a whole number from 1 on"),
-        (("--servers=257", __file__), "servers is 257, but must be a whole number from 1 to 256"),
-        (("--max-restarts=1", __file__), "max_restarts is 1, but must be 0: a worker that is started again cannot resume its step yet"),
-        (("--host=0.0.0.0", __file__), "host is '0.0.0.0', but must be an address of this machine that workers can connect to"),
-        ((f"--log-dir={__file__}", __file__), "must be a folder"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence_and_exit_code_2(flags: tuple[str, ...], sentence: str) -> None:
-    refused = rowstead("launch", *flags)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    (line,) = refused.stderr.splitlines()
-    assert sentence in line
-
-
-def test_a_launch_without_a_script_is_wrong_usage() -> None:
-    assert rowstead("launch").returncode == 2
-    assert rowstead("launch", "--servers=two", __file__).returncode == 2
