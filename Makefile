@@ -26,7 +26,7 @@ help:
 	@echo "make bench-scaling    measure how costs grow with ids, rows, servers and workers (JSON=scaling.json)"
 	@echo "make bench-staleness  measure what a step waits for others in each mode, with and without stragglers (JSON=staleness.json)"
 	@echo "make bench-plots      draw what these two wrote, to docs/plots (JSON='scaling.json staleness.json')"
-	@echo "make deep      run the longer searches of the property tests"
+	@echo "make deep      run the suite with its longer searches and with every way to the same end"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
 

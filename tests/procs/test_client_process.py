@@ -93,7 +93,18 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize(("wait", "transport"), [*[(wait, "auto") for wait in WAITS], ("pull", "grpc"), ("flush", "grpc")])
+@pytest.mark.parametrize(
+    ("wait", "transport"),
+    [
+        ("pull inside with", "auto"),
+        ("pull_async", "auto"),
+        ("flush", "auto"),
+        ("pull", "grpc"),
+        pytest.param("pull", "auto", marks=pytest.mark.deep),
+        pytest.param("pull_async inside with", "auto", marks=pytest.mark.deep),
+        pytest.param("flush", "grpc", marks=pytest.mark.deep),
+    ],
+)
 def test_ctrl_c_ends_a_wait_and_the_process(cluster: ps.LocalCluster, wait: str, transport: str) -> None:
     with running(cluster, f"client.end_step()\n{WAITS[wait]}", transport=transport) as process:
         poll_until(is_parked(cluster, SERVERS))
@@ -145,14 +156,10 @@ def push_interrupted() -> None:
 """
 
 
-WAYS = pytest.mark.parametrize(
-    ("transport", "part_size_bytes"),
-    [("grpc", 1 << 20), ("grpc", 1_024), ("arena", 1 << 20), ("tcp", 1 << 20)],
-    ids=["one message", "many parts", "arena", "tcp"],
-)
+WAYS = {"one message": ("grpc", 1 << 20), "many parts": ("grpc", 1_024), "arena": ("arena", 1 << 20), "tcp": ("tcp", 1 << 20)}
 
 
-@WAYS
+@pytest.mark.parametrize(("transport", "part_size_bytes"), WAYS.values(), ids=WAYS)
 def test_a_push_that_ctrl_c_interrupted_can_be_sent_again_and_counts_once(
     cluster: ps.LocalCluster, transport: str, part_size_bytes: int
 ) -> None:
@@ -179,10 +186,25 @@ print(f"after {client.pull('counts', ids).sum()}", flush=True)
     assert shown == f"after {before - 4_000}\n"
 
 
-@pytest.mark.parametrize("block", ["push_interrupted()", "with client:\n    push_interrupted()"], ids=["alone", "inside with"])
-@WAYS
-def test_ctrl_c_in_a_push_ends_the_process(cluster: ps.LocalCluster, transport: str, part_size_bytes: int, block: str) -> None:
-    with running(cluster, INTERRUPTED_PUSH + block, part_size_bytes, transport) as process:
+BLOCKS = {"alone": "push_interrupted()", "inside with": "with client:\n    push_interrupted()"}
+
+
+@pytest.mark.parametrize(
+    ("way", "block"),
+    [
+        ("one message", "alone"),
+        ("many parts", "inside with"),
+        ("arena", "inside with"),
+        ("tcp", "alone"),
+        pytest.param("one message", "inside with", marks=pytest.mark.deep),
+        pytest.param("many parts", "alone", marks=pytest.mark.deep),
+        pytest.param("arena", "alone", marks=pytest.mark.deep),
+        pytest.param("tcp", "inside with", marks=pytest.mark.deep),
+    ],
+)
+def test_ctrl_c_in_a_push_ends_the_process(cluster: ps.LocalCluster, way: str, block: str) -> None:
+    transport, part_size_bytes = WAYS[way]
+    with running(cluster, INTERRUPTED_PUSH + BLOCKS[block], part_size_bytes, transport) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline().startswith("before ")
