@@ -54,6 +54,18 @@ def test_an_uncaught_exception_finishes_nothing(cluster: ps.LocalCluster) -> Non
         assert again.incarnation > 1
 
 
+def test_sys_exit_in_the_block_leaves_the_job_only_with_code_0(cluster: ps.LocalCluster, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nimport ps_worker as ps\nwith ps.init(mode=ps.Async()):\n    sys.exit(int(sys.argv[1]))\n")
+    environment = {**os.environ, "ROWSTEAD_COORDINATOR": cluster.address, "RANK": "0", "WORLD_SIZE": "1"}
+    for code, ends in ((3, "still there"), (0, "left")):
+        command = [sys.executable, str(script), str(code)]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == code, ran.stderr
+        with ps.connect(cluster.address) as observer:
+            assert ("left" if observer.mode is None else "still there") == ends
+
+
 def test_an_end_waits_for_others_only_so_long(cluster: ps.LocalCluster) -> None:
     code = "sys.modules['ps_worker.session'].EXIT_WAIT_S = 0.3"
     done = run_script(code, "alone", address=cluster.address, rank=0, world_size=2)
@@ -89,16 +101,3 @@ session.mark_saved()
     said, rows = done.stdout.splitlines()
     assert "a fork of process" in said
     assert rows == "[1.0, 1.0, 1.0]"
-
-
-def test_sys_exit_in_the_block_leaves_the_job_only_with_code_0(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import sys\nimport ps_worker as ps\nwith ps.init(mode=ps.Async()):\n    sys.exit(int(sys.argv[1]))\n")
-    with ps.local_cluster(servers=1) as cluster:
-        environment = {**os.environ, "ROWSTEAD_COORDINATOR": cluster.address, "RANK": "0", "WORLD_SIZE": "1"}
-        for code, ends in ((0, "left"), (3, "still there")):
-            command = [sys.executable, str(script), str(code)]
-            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-            assert ran.returncode == code, ran.stderr
-            with ps.connect(cluster.address) as observer:
-                assert ("left" if observer.mode is None else "still there") == ends
