@@ -132,7 +132,7 @@ def test_a_worker_that_takes_a_list_for_what_it_is_not_is_found(worker_class: ty
 
 
 def test_slots_that_outlive_a_clear_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "_remove", lambda table, ids: table._index.remove(read_only(ids)))
+    monkeypatch.setattr(Table, "_remove", lambda table, ids, slots: table._index.remove(read_only(ids)))
     assert is_found(Shard)
 
 
