@@ -7,7 +7,7 @@ import pytest
 from ps_proto.address import split_address
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge.address import is_loopback, is_wildcard, join_address
-from ps_server.edge.settings import ProcessSettings, ServerSettings, SettingsError, load
+from ps_server.edge.settings import ServerSettings, SettingsError, load
 
 COORDINATOR = {"coordinator": "127.0.0.1:7070"}
 
@@ -50,28 +50,6 @@ def test_plugins_are_a_list_in_toml_and_text_with_commas_elsewhere(tmp_path: Pat
     assert load(ServerSettings, COORDINATOR, {}).plugins == ()
     path.write_text("plugins = [1]\n")
     assert sentences({"config": str(path), **COORDINATOR}) == [f"plugins is 1 (from {path}), but should be a valid string."]
-
-
-@pytest.mark.parametrize(("options", "wrong"), [("region", "region"), ("region=a, =b", "=b")])
-def test_options_are_names_with_values(options: str, wrong: str) -> None:
-    (sentence,) = sentences({"checkpoint_options": options, **COORDINATOR})
-    assert sentence.endswith(f"but must be key=value, with commas between several: {wrong!r} is not.")
-
-
-@pytest.mark.parametrize(
-    ("model", "required", "name"),
-    [
-        (model, required, name)
-        for model, required in ((ServerSettings, COORDINATOR), (CoordinatorSettings, {"servers": "1"}))
-        for name in model.model_fields
-        if name in model.not_served
-    ],
-)
-def test_a_setting_that_nothing_follows_yet_is_refused(model: type[ProcessSettings], required: dict[str, str | None], name: str) -> None:
-    load(model, required, {})
-    given = "region=a" if name == "checkpoint_options" else "1"
-    with pytest.raises(SettingsError, match=f"{name} is set, but not served by this version"):
-        load(model, {name: given, **required}, {})
 
 
 def test_the_environment_can_name_the_toml_file(toml: Path) -> None:

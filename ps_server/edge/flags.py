@@ -47,8 +47,6 @@ def _parameter(name: str, text: str) -> inspect.Parameter:
 
 def _help(model: type[ProcessSettings], name: str, field: FieldInfo) -> str:
     facts = [f"env: {variable_of(model, name)}"]
-    if name in model.not_served:
-        facts.insert(0, "not served by this version")
     if field.is_required():
         facts.insert(0, "required")
     elif field.default not in (None, (), PydanticUndefined):

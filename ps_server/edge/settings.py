@@ -38,18 +38,8 @@ def _split_text(names: object) -> object:
     return split_names(names) if isinstance(names, str) else names
 
 
-def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
-    for option in options:
-        name, is_given, _ = option.partition("=")
-        if not (name and is_given):
-            raise ValueError(f"must be key=value, with commas between several: {option!r} is not")
-    return options
-
-
 Address = Annotated[str, AfterValidator(_check_address)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_text)]  # a list in TOML, text with commas elsewhere
-Options = Annotated[Names, AfterValidator(_check_options)]  # each is key=value
-CHECKPOINT_OPTIONS = "Options of the object store that checkpoints lie in, as region=eu-west-1; commas between them."
 
 
 class ProcessSettings(BaseModel):
@@ -57,7 +47,6 @@ class ProcessSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     variables: ClassVar[str]  # what the names of its environment variables begin with
-    not_served: ClassVar[frozenset[str]] = frozenset()  # settings whose names and meaning are fixed, and that nothing follows yet
 
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -69,19 +58,11 @@ class ProcessSettings(BaseModel):
     )
     plugins: Names = Field((), description="Modules with optimizers and initializers of your own, to import at start; commas between them.")
 
-    @model_validator(mode="after")
-    def _is_served(self) -> Self:
-        for name in type(self).model_fields:
-            if name in self.not_served & self.model_fields_set:
-                raise ValueError(f"{name} is set, but not served by this version: leave it out.")
-        return self
-
 
 class ServerSettings(ProcessSettings):
     """What a server can be told."""
 
     variables = "ROWSTEAD_SERVER_"
-    not_served = frozenset({"checkpoint_options"})
 
     coordinator: Address = Field(description="The coordinator's host:port.")
     name: str = Field(
@@ -95,7 +76,6 @@ class ServerSettings(ProcessSettings):
     max_request_bytes: int = Field(8 * 2**30, ge=1, description="The most bytes of ids and rows in one request.")
     lane_port: int = Field(0, ge=0, le=65_535, description="Port of the fast lane, on the same host; 0 takes a free one.")
     rows_max: int | None = Field(None, ge=1, description="The most rows that a table may have on this server.")
-    checkpoint_options: Options = Field((), description=CHECKPOINT_OPTIONS)
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
