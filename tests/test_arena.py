@@ -62,6 +62,14 @@ def test_arrays_that_lie_as_a_frame_has_them_are_known_by_their_place() -> None:
     assert arena.place_of([ids, rows.copy()]) is None
     assert arena.place_of([rows[:, :3]]) is None, "it is no array of a frame"
     assert arena.place_of([rows.reshape(-1)[1:]]) is None
+    beside = arena.allocate(64)
+    assert beside is not None
+    assert beside.begin == block.begin + block.nbytes
+    last = block.array(block.nbytes - 64, (8,), np.dtype(np.uint64))
+    assert arena.place_of([last, beside.array(0, (8,), np.dtype(np.uint64))]) is None, "somebody else's, who may change it"
+    other = Arena(NBYTES).allocate(1_000)
+    assert other is not None
+    assert arena.place_of([other.array(0, (8,), np.dtype(np.uint64))]) is None
 
 
 def test_a_block_is_held_by_every_view_of_it() -> None:

@@ -30,7 +30,7 @@ class Block:
     """Some of an arena, free again when this and every array of it are garbage. A multiple of 64 bytes, at a multiple of 64."""
 
     def __init__(self, arena: "Arena", begin: int, nbytes: int) -> None:
-        self._arena = arena
+        self.arena = arena
         self.begin = begin
         self.nbytes = nbytes
         # What numpy makes an array of: that array's base is this object, and so is the base of every view of it.
@@ -41,7 +41,7 @@ class Block:
         return np.ndarray(shape, dtype, np.asarray(self), offset)
 
     def __del__(self) -> None:
-        self._arena.returned.append((self.begin, self.nbytes))
+        self.arena.returned.append((self.begin, self.nbytes))
 
 
 class Arena:
@@ -102,19 +102,15 @@ class Arena:
 
     def place_of(self, arrays: Sequence[NDArray[Any]]) -> int | None:
         """Return where arrays of one block begin that lie one behind another as a frame has them, each filled up to 64 bytes; else None."""
-        begin = end = None
-        for array in arrays:
-            if not array.nbytes:
-                continue
-            place = int(array.__array_interface__["data"][0]) - self.address
-            if (
-                not array.flags.c_contiguous
-                or place % ALIGNMENT_BYTES
-                or not 0 <= place < self.nbytes
-                or (end is not None and place != end)
-            ):
+        begin = end = block = None
+        for array in [array for array in arrays if array.nbytes]:
+            owner, place = _owner_of(array), int(array.__array_interface__["data"][0]) - self.address
+            if not isinstance(owner, Block) or owner.arena is not self or not array.flags.c_contiguous or place % ALIGNMENT_BYTES:
                 return None
-            begin = place if begin is None else begin
+            if begin is None:
+                begin, end, block = place, place, owner
+            if owner is not block or place != end:
+                return None
             end = place + filled(array.nbytes)
         return begin
 
