@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ps_proto.entries import ColumnEntry
 from ps_proto.requests import JobState, PartWritten
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.storage.arrays_file import encode
-from ps_server.storage.entries import ColumnEntry, FileEntry, RowsEntry
+from ps_server.storage.entries import FileEntry, RowsEntry
 from ps_server.storage.layout import names_of, part_of, resume_of, rows_of
 from ps_server.storage.part import Part, TablePart
 from ps_server.storage.program import Program, T, run
@@ -123,5 +124,5 @@ def task_of(number: int, parts: Iterable[PartWritten], *, base: int | None = Non
 
 def make_checkpoint(store: Store, number: int, *, base: int | None = None, keep: int = 0, **of_parts: int) -> Published:
     """Write both parts, as increments where there is a base, and complete the checkpoint."""
-    parts = [write_part(store, number, shard, is_full=base is None, **of_parts) for shard in range(2)]  # type: ignore[arg-type]
+    parts = [write_part(store, number, shard, is_full=base is None, **of_parts) for shard in range(2)]  # type: ignore[arg-type]  # whatever its callers vary
     return run_on(store, publish(task_of(number, parts, base=base, keep=keep)))

@@ -9,11 +9,12 @@ import pytest
 
 from dict_store import DictStore
 from made_checkpoints import ROOT, make_checkpoint, map_of, run_on, task_of, write_part
+from ps_proto.entries import SpecEntry
 from ps_proto.errors import CorruptFile, InvalidRequest
 from ps_proto.requests import JobState
 from ps_proto.values import Adam, BoundedStaleness, ClippedByValue, Normal, TableSpec
 from ps_server.storage.arrays_file import checksum
-from ps_server.storage.entries import FileEntry, TableEntry
+from ps_server.storage.entries import FileEntry
 from ps_server.storage.layout import manifest_of, part_of
 from ps_server.storage.manifest import Manifest, pack_owners, parse_manifest, unpack_owners
 from ps_server.storage.part import parse_part
@@ -211,7 +212,7 @@ def test_specs_come_back() -> None:
         ),
     ]
     for spec in specs:
-        assert TableEntry.model_validate_json(TableEntry.of(spec).model_dump_json()).spec() == spec
+        assert SpecEntry.model_validate_json(SpecEntry.of_spec(spec).model_dump_json()).spec() == spec
 
 
 def test_owners_come_back() -> None:

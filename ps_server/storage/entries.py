@@ -1,26 +1,17 @@
-"""What the JSON files of a checkpoint are made of. What does not parse raises CorruptFile with the field's name."""
+"""What the JSON files of a checkpoint have beside ps_proto.entries: files and what they must be."""
 
 from collections.abc import Iterable
-from typing import Final, Literal, Self, TypeVar
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from ps_proto.errors import CorruptFile, InvalidRequest
-from ps_proto.requests import ColumnLayout
-from ps_proto.values import Setting, TableSpec, initializer_from_wire, mode_from_wire, optimizer_from_wire
+from ps_proto.entries import Entry
+from ps_proto.errors import CorruptFile
 from ps_server.storage.arrays_file import checksum
 from ps_server.storage.layout import PART_FILE
 from ps_server.storage.store import Data, buffers_of
 
 VERSION: Final = 1  # of the format, of parts and manifests alike
-
-EntryType = TypeVar("EntryType", bound="Entry")
-
-
-class Entry(BaseModel):
-    """Fields as they are named, of the types that they have, and no others."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class FileEntry(Entry):
@@ -55,70 +46,6 @@ class RowsEntry(FileEntry):
     rows: int = Field(ge=0)
 
 
-class ColumnEntry(Entry):
-    """A state column, in the record's order: `words` 32-bit numbers."""
-
-    name: str
-    words: int = Field(ge=0)
-    dtype: Literal["float32", "uint32"]
-
-    def layout(self) -> ColumnLayout:
-        return ColumnLayout(self.name, self.words, self.dtype)
-
-
-class SettingEntry(Entry):
-    """An optimizer, an initializer or a mode."""
-
-    kind: str
-    parameters: dict[str, float]
-
-    @classmethod
-    def of(cls, setting: Setting) -> Self:
-        return cls(kind=setting.label, parameters=setting.parameters())
-
-
-class TableEntry(Entry):
-    """A table's spec."""
-
-    name: str
-    dim: int
-    dtype: str
-    max_norm: float | None
-    wire: str
-    seed: int
-    initializer: SettingEntry
-    optimizer: SettingEntry
-    mode: SettingEntry | None
-
-    @classmethod
-    def of(cls, spec: TableSpec) -> Self:
-        return cls(
-            name=spec.name,
-            dim=spec.dim,
-            dtype=spec.dtype,
-            max_norm=spec.max_norm,
-            wire=spec.wire,
-            seed=spec.seed,
-            initializer=SettingEntry.of(spec.initializer),
-            optimizer=SettingEntry.of(spec.optimizer),
-            mode=None if spec.mode is None else SettingEntry.of(spec.mode),
-        )
-
-    def spec(self) -> TableSpec:
-        """Return the table's spec; a setting that this version does not know raises InvalidRequest."""
-        return TableSpec(
-            self.name,
-            self.dim,
-            optimizer=optimizer_from_wire(self.optimizer.kind, self.optimizer.parameters),
-            initializer=initializer_from_wire(self.initializer.kind, self.initializer.parameters),
-            seed=self.seed,
-            mode=None if self.mode is None else mode_from_wire(self.mode.kind, self.mode.parameters),
-            dtype=self.dtype,
-            max_norm=self.max_norm,
-            wire=self.wire,
-        )
-
-
 def check_distinct(what: str, values: Iterable[object]) -> None:
     """Raise ValueError where two of the values are one."""
     seen = set()
@@ -126,28 +53,3 @@ def check_distinct(what: str, values: Iterable[object]) -> None:
         if value in seen:
             raise ValueError(f"{what} {value!r} is there twice")
         seen.add(value)
-
-
-def parse(model: type[EntryType], data: bytes, path: str) -> EntryType:
-    """Return what a file says; `path` is where it lies, for errors. One that a newer version wrote raises InvalidRequest."""
-    check_version(data, path)
-    try:
-        return model.model_validate_json(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([str(step) for step in first["loc"]]) or "it"
-        raise CorruptFile(path, f"{where}: {first['msg']}") from None
-
-
-class _Version(BaseModel):
-    version: int
-
-
-def check_version(data: bytes, path: str) -> None:
-    """Raise InvalidRequest where a JSON file names a version of the format that this Rowstead cannot know."""
-    try:
-        version = _Version.model_validate_json(data).version
-    except ValidationError:
-        return
-    if version > VERSION:
-        raise InvalidRequest(f"version of {path}", str(version), f"at most {VERSION}: a newer Rowstead wrote it")

@@ -37,7 +37,7 @@ class Folder(Store):
             try:
                 self._write(temporary, buffers_of(data))
                 self._disk.rename(temporary, file)
-            except BaseException:
+            except BaseException:  # also an interrupt: nothing half written stays
                 with suppress(OSError):
                     self._disk.remove(temporary)
                 raise

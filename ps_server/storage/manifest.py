@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from ps_proto.entries import Entry, SettingEntry, SpecEntry, check_version, parse
 from ps_proto.errors import CorruptFile
 from ps_server.storage.arrays_file import checksum
-from ps_server.storage.entries import VERSION, Entry, FileEntry, SettingEntry, TableEntry, check_distinct, check_version, parse
+from ps_server.storage.entries import VERSION, FileEntry, check_distinct
 from sharding.hashing import NUM_BUCKETS
 
 _OWNER = np.dtype("<u2")
@@ -85,7 +86,7 @@ class Manifest(Entry):
     is_synchronous: bool
     job: JobEntry | None
     ranks: tuple[RankEntry, ...]
-    tables: tuple[TableEntry, ...]
+    tables: tuple[SpecEntry, ...]
     layers: tuple[Layer, ...] = Field(min_length=1)
     rows: int = Field(ge=0)
     size_bytes: int = Field(ge=0)
@@ -131,7 +132,7 @@ class Manifest(Entry):
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """Return what a manifest says; CorruptFile or InvalidRequest where it is none that this version reads."""
-    check_version(data, path)  # first: how another version makes its checksum is its own business
+    check_version(data, path, VERSION)  # first: how another version makes its checksum is its own business
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -140,7 +141,7 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         raise CorruptFile(path, "it is no JSON object")
     if fields.pop(_CHECKSUM, None) != _checksum_of(fields):
         raise CorruptFile(path, "its checksum differs")
-    return parse(Manifest, json.dumps(fields).encode(), path)
+    return parse(Manifest, json.dumps(fields).encode(), path, VERSION)
 
 
 def _checksum_of(fields: dict[str, Any]) -> str:

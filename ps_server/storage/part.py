@@ -4,7 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ps_server.storage.entries import VERSION, ColumnEntry, Entry, FileEntry, RowsEntry, check_distinct, parse
+from ps_proto.entries import ColumnEntry, Entry, parse
+from ps_server.storage.entries import VERSION, FileEntry, RowsEntry, check_distinct
 from ps_server.storage.layout import number_of
 
 
@@ -85,4 +86,4 @@ class Part(Entry):
 
 def parse_part(data: bytes, path: str) -> Part:
     """Return what a part.json says; CorruptFile or InvalidRequest where it is none that this version reads."""
-    return parse(Part, data, path)
+    return parse(Part, data, path, VERSION)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
+from ps_proto.entries import SettingEntry, SpecEntry
 from ps_proto.errors import CheckpointFailed, CorruptFile, InvalidRequest, StorageFailed
 from ps_proto.requests import NEVER, PartWritten
 from ps_proto.values import Sync
-from ps_server.storage.entries import SettingEntry, TableEntry
 from ps_server.storage.layout import folder_of, manifest_of, part_of
 from ps_server.storage.manifest import JobEntry, Layer, Manifest, PartEntry, RankEntry, ServerEntry, pack_owners
 from ps_server.storage.part import Part
@@ -69,7 +69,7 @@ def _manifest_of(task: PublishCheckpoint) -> Program[Manifest]:
         is_synchronous=_is_synchronous(task),
         job=_job_of(task),
         ranks=_ranks_of(parts) if task.job else (),
-        tables=tuple([TableEntry.of(spec) for spec in task.tables]),
+        tables=tuple([SpecEntry.of_spec(spec) for spec in task.tables]),
         layers=(*older, own),
         rows=sum([part.rows for part in parts]),
         size_bytes=sum([file.size_bytes for part in parts for file in part.files()]),
