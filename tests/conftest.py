@@ -89,6 +89,17 @@ def process_group() -> Iterator[None]:
 
 
 @pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread: as in a launched worker of two on two cores, and with sums in one order."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give all that the test starts the environment of procs/hasty_script.py."""
     from procs.hasty_script import hasty_environment

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from clients import ITEM, alone, each_mode, in_thread, ones
+from inprocess import PATIENCE, Fault, InProcess
 from naive.table import NaiveTable
 from ps_proto.errors import TableFull, UnfinishedPush, Unreachable
 from ps_proto.requests import Pull, Push
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
+from ps_worker.asking import Patience
 
 
 @each_mode
@@ -141,3 +143,22 @@ def test_pulls_that_are_asked_ahead_and_let_go_of_are_not_gathered() -> None:
         assert [one() is None for one in made] == [True] * 4 + [False]
         client.end_step()
         assert made[-1]() is None
+
+
+def test_a_pull_that_waits_for_this_ranks_own_push_ends_when_that_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps_worker.protocol.peers.WAIT_SLICE_S", 0.05)
+    cluster = InProcess(1, patience=Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=20.0, backoff=PATIENCE.backoff))
+    with cluster.connect(0, 1, BoundedStaleness(0)) as client:
+        client.create_table(ITEM)
+        lost = Fault(Push, is_lost=True, count=1_000_000)
+        cluster.faults.append(lost)
+        client.push_async("item", [1], ones(1, 2))
+        ended = client.end_step_async()
+        with pytest.raises(Unreachable):
+            client.pull("item", [1])  # for a step that begins once the one before is finished, of this rank too
+        assert lost.fired
+        with pytest.raises(UnfinishedPush):
+            ended.result()
+        cluster.faults.clear()
+        client.retry_push()
+        assert client.pull("item", [1]).tolist() == [[-1.0, -1.0]]

@@ -83,7 +83,7 @@ def test_a_server_that_crashed_before_every_server_had_the_map_may_come_back() -
     request = driver.ask(ELSEWHERE)
     driver.answer(driver.told[0], GONE)
     assert driver.outcomes[request] == ServerRegistered("server-0", 2)
-    assert {(tell.address, tell.body.shard_map.version) for tell in driver.told} == {("elsewhere", 2), ("host-1", 2)}  # type: ignore[attr-defined]
+    assert {(tell.address, tell.body.shard_map.version) for tell in driver.told} == {("elsewhere", 2), ("host-1", 2)}  # type: ignore[attr-defined]  # a map each
     driver.settle()
     shard_map = driver.get(GetCluster()).shard_map
     assert [(server.address, server.incarnation) for server in shard_map.servers] == [("elsewhere", 2), ("host-1", 1)]
@@ -145,7 +145,7 @@ def test_the_map_is_published_only_when_every_server_holds_it() -> None:
     driver.answer(first)
     assert driver.outcomes[driver.ask(GetCluster())].shard_map is None
     driver.answer(second)
-    assert driver.outcomes[driver.ask(GetCluster())].shard_map == second.body.shard_map  # type: ignore[attr-defined]
+    assert driver.outcomes[driver.ask(GetCluster())].shard_map == second.body.shard_map  # type: ignore[attr-defined]  # a map
 
 
 def test_the_map_is_given_again_for_as_long_as_it_takes() -> None:

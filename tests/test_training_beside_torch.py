@@ -1,7 +1,7 @@
 """Synchronous training with two ranks is plain torch on the joined batch, and the same bits on any number of servers."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +18,8 @@ from jobs import checksum
 from ps_worker.optim import ServerOptimizer
 from small_dlrm import DIM, FEATURES, ROWS, PlainBags, SmallDlrm, batch_of
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STEPS, BATCH, WORLD = 50, 32, 2
 OPTIMIZERS: dict[str, tuple[ps.Optimizer, Callable[..., torch.optim.Optimizer], float]] = {
     "sgd": (ps.SGD(0.1), lambda weights: torch.optim.SGD(weights, lr=0.1), 1e-6),
@@ -31,15 +33,6 @@ OPTIMIZERS: dict[str, tuple[ps.Optimizer, Callable[..., torch.optim.Optimizer], 
     "rmsprop": (ps.RMSprop(0.002), lambda weights: torch.optim.RMSprop(weights, lr=0.002), 2e-4),
     "adamw": (ps.AdamW(0.01, amsgrad=True), lambda weights: torch.optim.AdamW(weights, lr=0.01, amsgrad=True), 2e-4),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let torch sum in one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def start() -> SmallDlrm:

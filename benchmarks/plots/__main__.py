@@ -1,7 +1,7 @@
 """Draw what `benchmarks.scaling` and `benchmarks.staleness` wrote.
 
 python -m benchmarks.plots scaling.json staleness.json                 to docs/plots/
-python -m benchmarks.plots scaling.json --out /tmp/plots
+python -m benchmarks.plots scaling.json --out plots
 """
 
 import argparse

@@ -210,7 +210,7 @@ def test_a_worker_that_does_not_read_is_not_read_from(served: ServedLanes) -> No
             message, _ = message_of(pull := Pull(FENCE, (TableIds("user", ids),)))
             head = Head(REQUEST, METHOD_NUMBERS[Pull], call, len(message), arrays_bytes=-(-ids.nbytes // 64) * 64)
             it.sendall(begin_of(head, message) + framed(pull)[head.begin_bytes :])
-            poll_until(lambda call=call: len(served.core.asked()) == min(call, 2), TIMEOUT_S)  # type: ignore[misc]
+            poll_until(lambda call=call: len(served.core.asked()) == min(call, 2), TIMEOUT_S)  # type: ignore[misc]  # mypy infers no lambda with a default
         for _ in range(20):
             assert served.in_loop(lambda: len(served.core.asked())) == 2
         left = 5 * (128 + (64 << 20))

@@ -3,14 +3,13 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 
 import ps_worker as ps
 from click_batches import ClickData, measure
@@ -19,6 +18,8 @@ from planted_log import write_planted_log
 from procs.hasty_script import hasty_environment
 from procs.started import ROWSTEAD
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DATA = ROOT.parent / "shared" / "data"
@@ -26,15 +27,6 @@ RUN_TIMEOUT_S = 100.0
 
 Ran = subprocess.CompletedProcess[str]
 Run = Callable[..., Ran]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let torch compute in one thread, as in a launched worker of two on two cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def alone(example: str, *arguments: str) -> Ran:
