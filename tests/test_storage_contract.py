@@ -1,5 +1,6 @@
-"""What every store promises: the same tests for a folder, an S3 server and the dictionary that other tests use."""
+"""What every store promises: one class of tests for folders on two kinds of disk, an S3 server and the dictionary of other tests."""
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ps_server.storage.programs import PROGRAMS
 from ps_server.storage.roots import open_store
 from ps_server.storage.store import NotThere, Store, buffers_of
 from ps_server.tasks import AbandonCheckpoint, FindCheckpoint
+from sim.disk import SimDisk
 
 OPTIONS = {
     "aws_access_key_id": "me",
@@ -40,10 +42,12 @@ def open_objects(address: str) -> Callable[[str], Store]:
     return lambda url: open_store(url, OPTIONS | {"aws_endpoint_url": address})
 
 
-@pytest.fixture(params=["folder", "objects", "dictionary"])
+@pytest.fixture(params=["folder", "folder in memory", "objects", "dictionary"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, open_objects: Callable[[str], Store]) -> Store:
     if request.param == "folder":
         return open_store(str(tmp_path / "not" / "there yet"))
+    if request.param == "folder in memory":
+        return Folder(Path("/not/there yet"), SimDisk(random.Random(1)).mount("the test"))
     return open_objects(f"s3://bucket/{tmp_path.name}") if request.param == "objects" else DictStore()
 
 
