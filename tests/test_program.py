@@ -1,13 +1,13 @@
 """Programs: what they yield is done in order, and what fails is raised where they wait for it."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from dict_store import DictStore
 from ps_proto.errors import Recovering, StorageFailed
-from ps_server.storage.program import Ask, Delete, Get, List, Program, Put, run
+from ps_server.storage.program import Ask, Await, Begin, Delete, Get, List, OneByOne, Program, Put, StoreOperation, one_by_one, run
 from ps_server.storage.store import NotThere
 
 
@@ -88,4 +88,117 @@ def test_a_bug_of_a_store_ends_the_program_too() -> None:
 
     with pytest.raises(KeyError):
         run_on(program())
+    assert closed
+
+
+# --- what is begun, to be waited for later ----------------------------------------------------------------------------------------
+
+
+def overlapped() -> Program[list[object]]:
+    """Begin a put, ask meanwhile, wait for it, then begin a read of what is not there."""
+    yield Begin(Put("near", "a", b"hello"))
+    answers: list[object] = [(yield Ask("meanwhile")), (yield Await())]
+    yield Begin(Get("near", "b"))
+    try:
+        yield Await()
+    except NotThere as error:
+        answers.append(error.path)
+    return answers
+
+
+def carried_out(program: OneByOne[Any], store: DictStore) -> tuple[list[type], Any]:
+    """Carry out a program that begins nothing; return the kinds of its operations, and its value."""
+    kinds: list[type] = []
+
+    def open_store(root: str) -> DictStore:
+        return store
+
+    def noted() -> Program[Any]:
+        answer, error = None, None
+        while True:
+            try:
+                operation: StoreOperation | Ask = program.send(answer) if error is None else program.throw(error)
+            except StopIteration as end:
+                return end.value
+            kinds.append(type(operation))
+            answer, error = None, None
+            try:
+                answer = yield operation
+            except NotThere as raised:
+                error = raised
+
+    return kinds, run(noted(), open_store, ask)
+
+
+def test_what_is_begun_is_done_beside_the_program_and_awaited_once() -> None:
+    near, order = DictStore(), list[str]()
+
+    def start(work: Callable[[], Any]) -> Callable[[], Any]:
+        order.append("begun")
+
+        def wait() -> Any:
+            order.append("awaited")
+            return work()
+
+        return wait
+
+    def note(body: object) -> object:
+        order.append(f"asked {body}")
+        return ask(body)
+
+    assert run(overlapped(), {"near": near}.__getitem__, note, start) == ["meanwhile!", None, "b"]
+    assert order == ["begun", "asked meanwhile", "awaited", "begun", "awaited"]
+
+
+def test_without_a_helper_what_is_begun_is_done_at_once_and_its_error_is_raised_where_it_is_awaited() -> None:
+    near = DictStore()
+    assert run_on(overlapped(), near=near) == ["meanwhile!", None, "b"]
+    assert near.files == {"a": b"hello"}
+
+
+def test_a_program_may_be_stepped_one_operation_after_another() -> None:
+    near = DictStore()
+    assert carried_out(one_by_one(overlapped()), near) == ([Put, Ask, Get], ["meanwhile!", None, "b"])
+    assert near.files == {"a": b"hello"}
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_nothing_goes_on_behind_a_program_that_has_ended(refused: bool) -> None:
+    near, waited = DictStore(), list[str]()
+
+    def start(work: Callable[[], Any]) -> Callable[[], Any]:
+        def wait() -> Any:
+            waited.append("awaited")
+            work()
+            raise StorageFailed("a", "it comes too late to be heard")
+
+        return wait
+
+    def program() -> Program[None]:
+        yield Begin(Put("near", "a", b""))
+        if refused:
+            yield Ask("refuse")
+
+    if refused:
+        with pytest.raises(Recovering):
+            run(program(), {"near": near}.__getitem__, ask, start)
+    else:
+        run(program(), {"near": near}.__getitem__, ask, start)
+    assert waited == ["awaited"]
+    assert near.files == {"a": b""}
+
+
+def test_a_program_that_is_stepped_is_closed_with_its_steps() -> None:
+    closed = False
+
+    def program() -> Program[None]:
+        nonlocal closed
+        try:
+            yield Begin(Put("near", "a", b""))
+        finally:
+            closed = True
+
+    steps = one_by_one(program())
+    next(steps)
+    steps.close()
     assert closed

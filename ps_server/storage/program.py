@@ -1,11 +1,13 @@
 """Work on stores as a value: a generator that yields what it wants done and is sent what came of it.
 
 So the same program runs in a thread against a disk (`run`), and in a simulation that lets time pass, or a process die, between any two of
-its operations. A store's errors (StorageFailed, NotThere) and those that the core answers with are raised at the `yield`.
+its operations (`one_by_one`). A store's errors (StorageFailed, NotThere) and those that the core answers with are raised at the `yield`.
 """
 
 from collections.abc import Callable, Generator
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ps_proto.errors import ParameterServerError
@@ -50,17 +52,100 @@ class Ask(NamedTuple):
 
 
 StoreOperation = Put | Get | List | Delete
-Program = Generator[StoreOperation | Ask, Any, T]
 
 
-def run(program: Program[T], open_store: Callable[[str], Store], ask: Callable[[object], object]) -> T:
+class Begin(NamedTuple):
+    """Begin an operation of a store, and go on. Comes back as None, at once; there is one at a time."""
+
+    operation: StoreOperation
+
+
+class Await(NamedTuple):
+    """Wait for the operation that was begun. Comes back, or is raised, as that one does."""
+
+
+Operation = StoreOperation | Ask | Begin | Await
+Program = Generator[Operation, Any, T]
+OneByOne = Generator[StoreOperation | Ask, Any, T]  # a program that begins nothing
+Start = Callable[[Callable[[], Any]], Callable[[], Any]]  # (work) -> what waits for its end, and returns or raises what came of it
+
+
+def run(program: Program[T], open_store: Callable[[str], Store], ask: Callable[[object], object], start: Start | None = None) -> T:
     """Carry out all of a program and return its value. It blocks, as the stores and `ask` do.
 
-    `open_store`: the store at a root; it is called once for each.
+    `open_store`: the store at a root; it is called once for each. `start`: does what the program begins; None: it is done at once.
     """
-    stores: dict[str, Store] = {}
+    hands = _Hands(open_store, ask, start or _at_once)
     answer: Any = None
     error: Exception | None = None
+    try:
+        with closing(program):
+            while True:
+                try:
+                    operation = program.send(answer) if error is None else program.throw(error)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                answer, error = None, None
+                try:
+                    answer = hands.do(operation)
+                except (ParameterServerError, NotThere) as raised:
+                    error = raised
+    finally:
+        hands.rest()
+
+
+class _Hands:
+    """Do a program's operations."""
+
+    def __init__(self, open_store: Callable[[str], Store], ask: Callable[[object], object], start: Start) -> None:
+        self._open_store = open_store
+        self._ask = ask
+        self._start = start
+        self._stores: dict[str, Store] = {}
+        self._begun: Callable[[], Any] | None = None
+
+    def do(self, operation: Operation) -> Any:
+        match operation:
+            case Ask(body):
+                return self._ask(body)
+            case Begin(inner):
+                assert self._begun is None, "one operation is begun at a time"
+                self._begun = self._start(partial(perform, inner, self._store(inner.root)))
+                return None
+            case Await():
+                assert self._begun is not None, "nothing was begun"
+                wait, self._begun = self._begun, None
+                return wait()
+            case _:
+                return perform(operation, self._store(operation.root))
+
+    def rest(self) -> None:
+        """Wait for what was begun, whatever comes of it: nothing is written once a program has ended."""
+        if self._begun is not None:
+            with suppress(Exception):
+                self._begun()
+
+    def _store(self, root: str) -> Store:
+        if root not in self._stores:
+            self._stores[root] = self._open_store(root)
+        return self._stores[root]
+
+
+def _at_once(work: Callable[[], Any]) -> Callable[[], Any]:
+    done: Future[Any] = Future()
+    try:
+        done.set_result(work())
+    except Exception as error:
+        done.set_exception(error)
+    return done.result
+
+
+def one_by_one(program: Program[T]) -> OneByOne[T]:
+    """Return the same program as one that begins nothing: it waits for each operation where it would have begun it."""
+    answer: Any = None
+    error: Exception | None = None
+    begun: tuple[Any, Exception | None] = (None, None)
     with closing(program):
         while True:
             try:
@@ -68,16 +153,16 @@ def run(program: Program[T], open_store: Callable[[str], Store], ask: Callable[[
             except StopIteration as end:
                 value: T = end.value
                 return value
+            if isinstance(operation, Await):
+                answer, error = begun
+                continue
             answer, error = None, None
             try:
-                if isinstance(operation, Ask):
-                    answer = ask(operation.body)
-                else:
-                    if operation.root not in stores:
-                        stores[operation.root] = open_store(operation.root)
-                    answer = perform(operation, stores[operation.root])
+                answer = yield operation.operation if isinstance(operation, Begin) else operation
             except (ParameterServerError, NotThere) as raised:
                 error = raised
+            if isinstance(operation, Begin):
+                begun, answer, error = (answer, error), None, None
 
 
 def perform(operation: StoreOperation, store: Store) -> Any:
