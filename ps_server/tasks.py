@@ -7,8 +7,8 @@
     AbandonCheckpoint    the coordinator     None
     FindCheckpoint       the coordinator     FoundCheckpoint
 
-A task travels in Work and its outcome in Worked, or the error that stands for it. While SavePart runs it asks OpenPart and ReadPiece of the
-shard whose part it is; LoadPart asks LoadRows, ClearBuckets, LoadNames and LoadFacts. These are never on the wire.
+A task travels in Work and its outcome in Worked, or the error that stands for it. While SavePart runs it asks OpenPart, ReadPiece and
+ReadStall of the shard whose part it is; LoadPart asks LoadRows, ClearBuckets, LoadNames and LoadFacts. These are never on the wire.
 """
 
 from dataclasses import dataclass
@@ -178,6 +178,20 @@ class Piece:
 
     ids: Ids
     records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStall:
+    """How long was the server's longest turn since this part's instant? Answered with a Stall."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The seconds of a longest turn. The core, which knows no time, says 0.0; the edge puts the seconds in (edge/timed_core.py)."""
+
+    longest_turn_s: float = 0.0
 
 
 # --- what LoadPart asks of its shard; each is answered with Done, and refused once there is a later timeline ------------------------

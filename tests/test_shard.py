@@ -14,6 +14,7 @@ from ps_proto.errors import InvalidRequest, StepPassed
 from ps_proto.requests import Done, Finish, Finished, Pull, Pulled, Push
 from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Constant, Mode, Sync, TableSpec
 from ps_server.events import MakeRows
+from ps_server.tasks import ReadStall, Stall
 
 START = TableSpec("dense", 1, SGD(lr=1.0), Assigned())
 
@@ -322,3 +323,7 @@ def test_whoever_waits_for_start_values_is_looked_at_when_some_are_assigned(monk
     assert (question.is_waiting, len(attempts)) == (True, 2)
     talk.assign(0, 0, {7: 1.0}, seq=4, table="dense")
     assert question.rows == [1.0]
+
+
+def test_a_shard_knows_no_time_so_its_stall_is_left_to_the_edge() -> None:
+    assert Conversation(Async()).get(ReadStall(4)) == Stall()

@@ -6,7 +6,8 @@ import pytest
 from ps_proto.errors import NotOwner
 from ps_proto.requests import Done, Fence, Finish, GetStats, Pull, Pulled, Push, Stats
 from ps_server.edge.timed_core import TimedCore
-from ps_server.events import Asked, Dropped, Effect, Event, Persist, Refuse, Reply, Tell, Work
+from ps_server.events import Asked, Dropped, Effect, Event, Persist, Refuse, Reply, Tell, Work, Worked
+from ps_server.tasks import AbandonCheckpoint, ReadStall, SavePart, Stall
 from scripted_core import ScriptedCore
 
 PULLED = Pulled((np.zeros((1, 2), np.float32),), 0)
@@ -52,7 +53,7 @@ def test_a_request_that_is_answered_at_once_takes_its_turn(timed: Timed) -> None
         0: {"pull_count": 2.0, "pull_turn_s": 0.75, "pull_parked_s": 0.0},
         1: {"push_count": 1.0, "push_turn_s": 0.125, "push_parked_s": 0.0},
     }
-    assert stats.server == {"step": 1.0, "turns_s": 0.875, "cpu_s": 7.0}  # its own numbers stay
+    assert stats.server == {"step": 1.0, "turns_s": 0.875, "cpu_s": 7.0, "checkpoint_stall_s": 0.0}  # its own numbers stay
     assert stats.tables == {"user": {"rows": 2.0}}
 
 
@@ -82,3 +83,33 @@ def test_what_is_refused_at_once_or_dropped_or_an_observers_counts_for_nobody(ti
     timed.scripted.scripts[Finish] = lambda asked: [*others, Reply(asked.request, Done()), Reply(3, PULLED)]
     assert len(timed.turn(Asked(4, Finish(Fence(1, -1))), 14.0, 14.0)) == 5
     assert timed.stats().ranks == {0: {"pull_count": 1.0, "pull_turn_s": 0.5, "pull_parked_s": 0.0}}
+
+
+def test_the_stall_of_a_checkpoint_is_the_longest_turn_from_its_instant_to_its_end(timed: Timed) -> None:
+    timed.scripted.reply(Pull, PULLED)
+    timed.scripted.reply(ReadStall, Stall())
+    tasks = iter([SavePart("/root", 4, 0, "server-0"), SavePart("/root", 5, 0, "server-0"), AbandonCheckpoint("/root", 4)])
+    timed.scripted.scripts[Push] = lambda asked: [Work(asked.request, next(tasks)), Reply(asked.request, Done())]
+
+    def stall_s() -> float:
+        (reply,) = timed.turn(Asked(98, ReadStall(4)), 0.0, 0.0)
+        assert isinstance(reply, Reply)
+        assert isinstance(reply.body, Stall)
+        assert timed.stats().server["checkpoint_stall_s"] == reply.body.longest_turn_s
+        return reply.body.longest_turn_s
+
+    timed.turn(Asked(1, pull(0)), 10.0, 19.0)
+    assert stall_s() == 0.0  # before the first
+    timed.turn(Asked(2, Push(Fence(1, 0, 1), 1, ())), 20.0, 20.5)  # takes it
+    assert stall_s() == 0.5
+    timed.turn(Asked(3, pull(0)), 21.0, 21.25)
+    timed.turn(Asked(4, pull(0)), 22.0, 22.75)
+    timed.turn(Worked(2, None), 23.0, 23.125)
+    timed.turn(Asked(5, pull(0)), 24.0, 29.0)
+    assert stall_s() == 0.75  # of the last one, until there is a new one
+    timed.turn(Asked(6, Push(Fence(1, 0, 1), 2, ())), 30.0, 30.25)
+    assert stall_s() == 0.25
+    timed.turn(Worked(6, None), 31.0, 32.0)
+    assert stall_s() == 1.0  # the last turn counts too: it closes what was open
+    timed.turn(Asked(7, Push(Fence(1, 0, 1), 3, ())), 33.0, 39.0)
+    assert stall_s() == 1.0  # another task is no save

@@ -4,6 +4,8 @@
                   └──────────┘
 
 A turn that answers several requests counts for each of them: these are the seconds that each asker spent waiting for it.
+
+The longest turn while a part of a checkpoint is saved is its stall: from the turn that takes it to the one that hears that it is written.
 """
 
 import time
@@ -12,7 +14,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ps_proto.requests import OBSERVER, Finish, GetStats, Pull, Push, Stats
-from ps_server.events import Asked, Core, Dropped, Effect, Event, Refuse, Reply
+from ps_server.events import Asked, Core, Dropped, Effect, Event, Refuse, Reply, Work, Worked
+from ps_server.tasks import ReadStall, SavePart, Stall
 
 KINDS: dict[type[Any], str] = {Pull: "pull", Push: "push", Finish: "finish"}
 
@@ -43,6 +46,8 @@ class TimedCore:
         self._turns_s = 0.0
         self._spent: dict[tuple[int, type[Any]], Spent] = {}
         self._parked: dict[int, _Parked] = {}
+        self._saves: set[int] = set()  # the numbers of the tasks that save a part
+        self._stall_s = 0.0  # the longest turn of these, or of the last one
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one turn, which begins at `now_s`."""
@@ -50,6 +55,7 @@ class TimedCore:
         end_s = self._now_s()
         turn_s = end_s - now_s
         self._turns_s += turn_s
+        self._note_saves(event, effects, turn_s)
         own: Reply | Refuse | None = None
         request = event.request if isinstance(event, Asked) else None
         for effect in effects:
@@ -61,8 +67,9 @@ class TimedCore:
                 self._leave(effect.request, now_s, turn_s)
         if isinstance(event, Asked):
             self._count(event, own, turn_s, end_s)
-            if isinstance(own, Reply) and isinstance(event.body, GetStats):
-                return [replace(own, body=self._completed(own.body)) if effect is own else effect for effect in effects]
+            if isinstance(own, Reply) and isinstance(event.body, GetStats | ReadStall):
+                body = self._completed(own.body) if isinstance(event.body, GetStats) else Stall(self._stall_s)
+                return [replace(own, body=body) if effect is own else effect for effect in effects]
         elif isinstance(event, Dropped):
             self._parked.pop(event.request, None)
         return effects
@@ -70,6 +77,16 @@ class TimedCore:
     def deadline_s(self) -> float | None:
         """Return the core's."""
         return self._core.deadline_s()
+
+    def _note_saves(self, event: Event, effects: list[Effect], turn_s: float) -> None:
+        begun = [effect.number for effect in effects if isinstance(effect, Work) and isinstance(effect.task, SavePart)]
+        if begun and not self._saves:
+            self._stall_s = 0.0
+        self._saves.update(begun)
+        if self._saves:
+            self._stall_s = max(self._stall_s, turn_s)
+        if isinstance(event, Worked):
+            self._saves.discard(event.number)
 
     def _count(self, asked: Asked, answer: Reply | Refuse | None, turn_s: float, end_s: float) -> None:
         """Count the turn in which a request came; one that is refused at once may have any rank, and is not counted."""
@@ -101,4 +118,5 @@ class TimedCore:
             name = KINDS[kind]
             numbers = {f"{name}_count": float(spent.count), f"{name}_turn_s": spent.turn_s, f"{name}_parked_s": spent.parked_s}
             ranks.setdefault(rank, {}).update(numbers)
-        return Stats({**stats.server, "turns_s": self._turns_s, "cpu_s": self._cpu_s()}, stats.tables, ranks)
+        of_time = {"turns_s": self._turns_s, "cpu_s": self._cpu_s(), "checkpoint_stall_s": self._stall_s}
+        return Stats({**stats.server, **of_time}, stats.tables, ranks)

@@ -52,6 +52,7 @@ from ps_server.shard.table import Table, TablePart
 from ps_server.shard.telling import Teller
 from ps_server.shard.window import Names, Window
 from ps_server.shard.writing import Writer
+from ps_server.tasks import ReadStall, Stall
 
 REQUEST_BYTES_MAX = 8 << 30
 
@@ -100,6 +101,7 @@ class Shard:
             FenceRank: orders.fence_rank,
             ResolveRank: orders.resolve_rank,
             StepDecided: orders.take_decision,
+            ReadStall: lambda request, asked, now_s: Stall(),
         }
 
     # --- turns -------------------------------------------------------------------------------------------------------------
