@@ -98,10 +98,29 @@ def test_a_server_that_the_map_does_not_name_owns_nothing() -> None:
 
 def test_orders_follow_the_newest_coordinator() -> None:
     membership = member()
-    membership.check_term(2)
-    membership.check_term(2)
-    with pytest.raises(StaleOrder):
-        membership.check_term(1)
+    membership.check_order(2)
+    membership.check_order(2)
+    with pytest.raises(StaleOrder, match="of term 2; this order is of term 1"):
+        membership.check_order(1)
+
+
+def test_orders_are_those_of_one_cluster() -> None:
+    membership = member()
+    membership.check_order(1)  # it does not say of which
+    membership.check_order(1, 77)
+    membership.check_order(1)
+    with pytest.raises(StaleOrder, match="of cluster 77; this order is of cluster 78"):
+        membership.check_order(9, 78)
+    membership.check_order(1, 77)
+
+
+def test_what_moves_clocks_is_of_this_timeline() -> None:
+    membership = member()
+    membership.check_timeline(2)
+    with pytest.raises(StaleTimeline):
+        membership.check_timeline(1)
+    with pytest.raises(Recovering, match="timeline 3"):
+        membership.check_timeline(3)
 
 
 def test_an_incarnation_never_goes_down() -> None:

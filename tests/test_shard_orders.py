@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conversation import USER, Conversation, ids, map_of, rows, settled, wants
-from ps_proto.errors import InvalidRequest, StaleIncarnation, StaleOrder, StepPassed
+from ps_proto.errors import InvalidRequest, Recovering, StaleIncarnation, StaleOrder, StepPassed
 from ps_proto.requests import (
     NEVER,
     OBSERVER,
@@ -39,6 +39,26 @@ def test_an_order_of_a_replaced_coordinator_is_refused(order: object) -> None:
     talk = Conversation(Sync())
     talk.get(InstallTable(2, USER))
     with pytest.raises(StaleOrder):
+        talk.get(order)
+    assert (talk.shard.job, talk.shard.clocks.finished) == (1, {0: NEVER, 1: NEVER})
+
+
+@pytest.mark.parametrize(
+    "order",
+    [InstallTable(1, USER, 1, 8), StartJob(1, 9, 1, Sync(), 0, 8), FenceRank(1, 0, 9, 8), ResolveRank(1, 0, 9, None, 5, False, 8)],
+)
+def test_an_order_of_another_cluster_is_refused(order: object) -> None:
+    talk = Conversation(Sync())
+    talk.get(InstallTable(1, USER, cluster=7))
+    with pytest.raises(StaleOrder, match="cluster"):
+        talk.get(order)
+    assert (talk.shard.job, talk.shard.clocks.finished) == (1, {0: NEVER, 1: NEVER})
+
+
+@pytest.mark.parametrize("order", [StartJob(1, 9, 1, Sync(), 0, timeline=1), ResolveRank(1, 0, 9, None, 5, timeline=1)])
+def test_an_order_of_another_timeline_moves_no_clock(order: object) -> None:
+    talk = Conversation(Sync())
+    with pytest.raises(Recovering, match="timeline 1"):
         talk.get(order)
     assert (talk.shard.job, talk.shard.clocks.finished) == (1, {0: NEVER, 1: NEVER})
 

@@ -222,15 +222,16 @@ class RolledBack(ParameterServerError):
 
 @dataclass(eq=False)
 class StaleOrder(ParameterServerError):
-    """An order from a coordinator that has been replaced."""
+    """An order from a coordinator that has been replaced, or that is another cluster's. `what`: in which number the two differ."""
 
     code = "FAILED_PRECONDITION"
     server: str
     have: int
     got: int
+    what: str = "term"
 
     def __str__(self) -> str:
-        return f"{self.server} follows the coordinator of term {self.have}; this order is of term {self.got} and is refused."
+        return f"{self.server} follows the coordinator of {self.what} {self.have}; this order is of {self.what} {self.got} and is refused."
 
 
 @dataclass(eq=False)

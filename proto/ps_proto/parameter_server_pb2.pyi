@@ -294,20 +294,22 @@ class InstallTable(_message.Message):
     def __init__(self, term: _Optional[int] = ..., spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class StartJob(_message.Message):
-    __slots__ = ("term", "job", "world_size", "mode", "first_clock", "cluster")
+    __slots__ = ("term", "job", "world_size", "mode", "first_clock", "cluster", "timeline")
     TERM_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     FIRST_CLOCK_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     term: int
     job: int
     world_size: int
     mode: _common_pb2.Setting
     first_clock: int
     cluster: int
-    def __init__(self, term: _Optional[int] = ..., job: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., cluster: _Optional[int] = ...) -> None: ...
+    timeline: int
+    def __init__(self, term: _Optional[int] = ..., job: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., cluster: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class FenceRank(_message.Message):
     __slots__ = ("term", "rank", "incarnation", "cluster")
@@ -338,7 +340,7 @@ class RankFenced(_message.Message):
     def __init__(self, fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., applied: _Optional[int] = ..., clock_max: _Optional[int] = ..., has_left: _Optional[bool] = ..., finished: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class ResolveRank(_message.Message):
-    __slots__ = ("term", "rank", "incarnation", "fact", "start", "has_left", "cluster")
+    __slots__ = ("term", "rank", "incarnation", "fact", "start", "has_left", "cluster", "timeline")
     TERM_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +348,7 @@ class ResolveRank(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     HAS_LEFT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     term: int
     rank: int
     incarnation: int
@@ -353,21 +356,24 @@ class ResolveRank(_message.Message):
     start: int
     has_left: bool
     cluster: int
-    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ..., cluster: _Optional[int] = ...) -> None: ...
+    timeline: int
+    def __init__(self, term: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., fact: _Optional[_Union[_common_pb2.Finished, _Mapping]] = ..., start: _Optional[int] = ..., has_left: _Optional[bool] = ..., cluster: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class AdmitRank(_message.Message):
-    __slots__ = ("term", "cluster", "rank", "incarnation", "first")
+    __slots__ = ("term", "cluster", "rank", "incarnation", "first", "timeline")
     TERM_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     term: int
     cluster: int
     rank: int
     incarnation: int
     first: int
-    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+    timeline: int
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., first: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class BeginCheckpoint(_message.Message):
     __slots__ = ("term", "cluster", "number", "root", "shard", "boundary", "base", "tracks", "full")

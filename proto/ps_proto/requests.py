@@ -299,7 +299,10 @@ class InstallTable:
 
 @dataclass(frozen=True, slots=True)
 class StartJob:
-    """A job begins: roster 0..world_size-1 from step `first_clock` on (R6). `cluster`: as in InstallTable, and so in each order."""
+    """A job begins: roster 0..world_size-1 from step `first_clock` on (R6). `cluster`: as in InstallTable, and so in each order.
+
+    timeline  of which the order is, as in each that moves a rank's clock: what was found out before a rollback must not be done after it.
+    """
 
     term: int
     job: int
@@ -307,6 +310,7 @@ class StartJob:
     mode: Mode
     first_clock: int
     cluster: int = 0
+    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +354,7 @@ class ResolveRank:
     start: int
     has_left: bool = False
     cluster: int = 0
+    timeline: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +366,7 @@ class AdmitRank:
     rank: int
     incarnation: int
     first: int
+    timeline: int = 0
 
 
 # --- checkpoints, from the coordinator to a server ---------------------------------------------------------------------------------

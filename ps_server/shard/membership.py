@@ -23,15 +23,13 @@ class Membership:
         self._me = -1  # this server's index in the map; -1: it is not in it
         self._owns_all = False
         self._term = 0
+        self._cluster = 0  # whose orders this server follows; 0: it does not know yet
         self._incarnations: dict[int, int] = {}
         self._settled: dict[int, int] = {}  # rank -> the incarnation whose start is settled
 
     def check(self, fence: Fence) -> None:
         """Raise where the sender is behind, or where this server cannot follow it yet."""
-        if fence.timeline != self.timeline:
-            if fence.timeline < self.timeline:
-                raise StaleTimeline(self.timeline, fence.timeline)
-            raise Recovering(self.server, f"it has not reached timeline {fence.timeline} yet")
+        self.check_timeline(fence.timeline)
         if self.shard_map is None:
             raise Recovering(self.server, "it has no shard map yet")
         if fence.map_version != self.shard_map.version:
@@ -94,11 +92,24 @@ class Membership:
             self._owns_all = bool(np.all(shard_map.owners == self._me))
         return is_newer
 
-    def check_term(self, term: int) -> None:
-        """Raise StaleOrder for an order from a coordinator that was replaced; follow a newer one."""
+    def check_order(self, term: int, cluster: int = 0) -> None:
+        """Raise StaleOrder for an order from a coordinator that was replaced, or of another cluster; follow a newer one.
+
+        `cluster`: 0 where the order does not say.
+        """
+        if cluster and self._cluster and cluster != self._cluster:
+            raise StaleOrder(self.server, self._cluster, cluster, "cluster")
         if term < self._term:
             raise StaleOrder(self.server, self._term, term)
         self._term = term
+        self._cluster = self._cluster or cluster
+
+    def check_timeline(self, timeline: int) -> None:
+        """Raise unless an order is of this timeline: what moves a rank's clock must not outlive a rollback, nor come before it."""
+        if timeline < self.timeline:
+            raise StaleTimeline(self.timeline, timeline)
+        if timeline > self.timeline:
+            raise Recovering(self.server, f"it has not reached timeline {timeline} yet")
 
     def fence_rank(self, rank: int, incarnation: int) -> None:
         """Refuse lower incarnations of the rank from now on."""

@@ -33,13 +33,14 @@ class Orders:
 
     def install_table(self, request: int, order: InstallTable, now_s: float) -> Done:
         """Open a table; where another creation of its name failed on some server, in place of that one's."""
-        self._membership.check_term(order.term)
+        self._membership.check_order(order.term, order.cluster)
         self._catalog.install(order.spec, order.creation)
         return Done(self._steps.step)
 
     def start_job(self, request: int, order: StartJob, now_s: float) -> Done:
         """Begin a job; what ranks of the one before still say is refused."""
-        self._membership.check_term(order.term)
+        self._membership.check_order(order.term, order.cluster)
+        self._membership.check_timeline(order.timeline)
         if order.world_size < 1:
             raise InvalidRequest("world_size", str(order.world_size), "at least 1")
         if order.job > self._steps.job:
@@ -53,7 +54,7 @@ class Orders:
 
     def fence_rank(self, request: int, order: FenceRank, now_s: float) -> RankFenced:
         """Refuse the rank's lower incarnations from now on; say how far it came."""
-        self._membership.check_term(order.term)
+        self._membership.check_order(order.term, order.cluster)
         self._membership.fence_rank(order.rank, order.incarnation)
         self._key_lists.forget(order.rank)
         clocks, window = self._steps.clocks, self._writer.window
@@ -69,7 +70,8 @@ class Orders:
 
     def resolve_rank(self, request: int, order: ResolveRank, now_s: float) -> Done:
         """Settle how far the rank came, as the coordinator found it."""
-        self._membership.check_term(order.term)
+        self._membership.check_order(order.term, order.cluster)
+        self._membership.check_timeline(order.timeline)
         clocks = self._steps.clocks
         if order.rank not in clocks.finished:
             raise InvalidRequest("rank", str(order.rank), f"from 0 to {clocks.world_size - 1}, as the job's world_size says")
