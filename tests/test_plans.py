@@ -1,6 +1,7 @@
 """Plans beside orders to servers: they wait, have tasks done, and are given up."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, StorageFailed, Unreachable
 from ps_proto.requests import Done, GetStats, InstallTable
 from ps_proto.values import TableSpec
-from ps_server.coordinator.plans import ORDER_AGAIN_S, Do, Plan, Plans, Wait
+from ps_server.coordinator.plans import ORDER_AGAIN_S, Do, Each, Now, Plan, Plans, Wait
 from ps_server.events import Effect, Refuse, Reply, Tell, Work
 from samples import FENCE
 from sharding.shard_map import Server
@@ -195,6 +196,60 @@ def test_what_came_of_the_task_of_a_plan_that_was_given_up_is_not_taken_for_anot
     assert heard == ["in time"]
 
 
+def each(heard: list[Any]) -> Plan:
+    """Give each server an order of its own; where one is silent, give the first alone another."""
+    try:
+        heard.append((yield Each({"server-1": ORDER, "server-0": OTHER}, 5.0)))
+    except Unreachable as error:
+        heard.append((yield Now()))
+        heard.append(error)
+        heard.append((yield Each({"server-0": ORDER}, 5.0)))
+    return Done()
+
+
+def test_each_server_can_be_given_its_own_order() -> None:
+    lane, heard = Lane(), list[Any]()
+    lane.add(1, each(heard))
+    assert [(tell.server, tell.body) for tell in lane.tells()] == [("server-1", ORDER), ("server-0", OTHER)]
+    lane.answer(Done(0), "server-0")
+    lane.answer(Done(1), "server-1")
+    assert heard == [[Done(1), Done(0)]]  # as the orders were named
+    assert lane.outcomes() == {1: Done()}
+
+
+def test_a_server_that_does_not_follow_its_own_order_in_time_is_named_in_the_plan() -> None:
+    lane, heard = Lane(), list[Any]()
+    lane.turn(100.0)
+    lane.add(1, each(heard))
+    lane.answer(Done(), "server-0")
+    lane.answer(Recovering("server-1", "it loads"), "server-1")
+    lane.turn(ORDER_AGAIN_S)
+    assert [tell.server for tell in lane.tells()] == ["server-1", "server-0", "server-1"]
+    assert 105.0 in lane.plans.due_s()
+    lane.turn(5.0 - ORDER_AGAIN_S)
+    assert heard[0] == 105.0
+    assert str(heard[1]) == str(Unreachable("server-1", "server-1:1", 5.0, "server-1 cannot answer now: it loads."))
+    lane.answer(Done(7), "server-1")  # too late
+    assert lane.tells()[-1].server == "server-0"
+    lane.answer(Done(8), "server-0")
+    assert heard[2:] == [[Done(8)]]
+    assert lane.outcomes() == {1: Done()}
+
+
+def test_the_time_is_told_at_once_also_at_the_start() -> None:
+    lane = Lane()
+    lane.turn(3.0)
+
+    def plan() -> Plan:
+        begun_s = yield Now()
+        yield Wait(2.0)
+        return Done(int((yield Now()) - begun_s))
+
+    lane.add(1, plan())
+    lane.turn(2.0)
+    assert lane.outcomes() == {1: Done(2)}
+
+
 # --- given up ---------------------------------------------------------------------------------------------------------------
 
 
@@ -253,3 +308,23 @@ def test_a_lane_can_be_given_up_from_outside_with_an_error_of_its_own() -> None:
     assert lane.outcomes() == {1: FULL}
     lane.answer(Done())
     assert lane.outcomes() == {1: FULL, 2: Done()}
+
+
+def test_all_plans_of_a_lane_can_be_ended_at_once() -> None:
+    lane, said = Lane(), list[str]()
+    lane.add(1, is_closed(said))
+    lane.add(2, is_closed(said))
+    assert [lane.plans.has(key) for key in (1, 2, 3)] == [True, True, False]
+    busy = Recovering("The coordinator", "it goes back")
+    lane.plans.clear(FULL, busy)
+    lane.turn()
+    assert lane.outcomes() == {1: FULL, 2: busy}
+    assert not lane.plans.has(2)
+
+
+def test_a_plan_without_a_deadline_is_due_at_no_time_and_hears_what_is_refused_for_good() -> None:
+    lane = Lane()
+    lane.add(1, poll([]), wait_s=math.inf)
+    assert lane.plans.due_s() == []
+    lane.answer(InvalidRequest("rank", "7", "less"), "server-1")
+    assert isinstance(lane.outcomes()[1], InvalidRequest)

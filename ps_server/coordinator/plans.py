@@ -1,11 +1,13 @@
 """Requests that need servers or time: each is a *plan*, a generator that yields what is to be done and goes on with what came of it.
 
-    answers = yield order       give the order to every server; goes on with all their answers
-    outcome = yield Do(task)    have a task done aside; goes on with its outcome
-    yield Wait(seconds)         goes on after that time
+    answers = yield order               give the order to every server; goes on with all their answers
+    answers = yield Each(orders, s)     give each server its own order; goes on with all their answers
+    outcome = yield Do(task)            have a task done aside; goes on with its outcome
+    yield Wait(seconds)                 goes on after that time
+    now_s = yield Now()                 goes on at once
 
-Plans run one after another, so that two ranks that join at once see each other's result; a request that is asked again while its plan
-waits or runs joins that plan, so that retries never pile up. Orders are idempotent; one that fails is given again until the
+The plans of one `Plans` run one after another, so that two ranks that join at once see each other's result; a request that is asked again
+while its plan waits or runs joins that plan, so that retries never pile up. Orders are idempotent; one that fails is given again until the
 request's `wait_s` is over, and the refusal then names the server. What a server refuses for good, and the error that a task ends with, is
 raised in the plan, at its `yield`: a plan that lets it pass ends with it.
 """
@@ -39,7 +41,20 @@ class Do:
     task: object
 
 
-Plan = Generator[Body | Wait | Do, Any, Body]
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Give each server its own order, by name. One that has not answered after `within_s` is named by an Unreachable at the `yield`."""
+
+    orders: Mapping[str, Body]
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Tell the time."""
+
+
+Plan = Generator[Body | Each | Wait | Do | Now, Any, Body]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +72,28 @@ class _Planned:
     key: Hashable  # the same for a request that is asked again
     plan: Plan
     requests: dict[int, _Asking] = field(default_factory=dict)
-    until_s: float = math.inf  # when it is given up at the latest; never where nobody asked
+    until_s: float = math.inf  # when it is given up at the latest
+    is_for_all: bool = False
     wake_s: float = -math.inf  # when its Wait is over
     task: int | None = None  # the number of its task that is under way
-    order: Body | None = None
+    orders: Mapping[str, Body] | None = None
+    since_s: float = math.inf  # when the orders were given first
+    orders_until_s: float = math.inf
     answers: dict[str, Body | None] = field(default_factory=dict)  # server -> its answer, None until it came
     causes: dict[str, str] = field(default_factory=dict)  # server -> why it has not followed the order yet, where that is known
 
-    @property
-    def is_for_all(self) -> bool:
-        return self.until_s == math.inf
-
     def is_waiting(self, now_s: float) -> bool:
-        return self.task is not None or self.wake_s > now_s or any(answer is None for answer in self.answers.values())
+        return self.task is not None or self.wake_s > now_s or self.silent() is not None
+
+    def silent(self) -> str | None:
+        """Return a server that has not answered, if there is one."""
+        return next((server for server, answer in self.answers.items() if answer is None), None)
 
 
 class Plans:
     """The plan that runs and those that wait for it.
 
-    `servers`: those registered, as they come; each order goes to all of them. `numbers`: for orders and tasks, each of which is the core's
+    `servers`: those registered, as they come. `numbers`: for orders and tasks, each of which is the core's
     only one of its number: others may take some, and of an answer to one of theirs nothing is taken here.
     """
 
@@ -84,7 +102,7 @@ class Plans:
         self._numbers = numbers
         self._queue: deque[_Planned] = deque()
         self._running: _Planned | None = None
-        self._orders: dict[int, tuple[Body, str]] = {}  # order number -> what was ordered, of which server
+        self._orders: dict[int, tuple[Mapping[str, Body], str]] = {}  # order number -> of which round, and of which server
         self._refusals: list[Effect] = []  # of plans that were given up in this turn
         self._again_s: dict[str, float] = {}  # server -> when its order is given again
 
@@ -106,13 +124,23 @@ class Plans:
         """
         self.give_up(Recovering("The coordinator", why))
         self._queue = deque([planned for planned in self._queue if not (planned.is_for_all and planned.key == key)])
-        self._queue.appendleft(_Planned(key, plan))
+        self._queue.appendleft(_Planned(key, plan, is_for_all=True))
 
     def give_up(self, error: ParameterServerError) -> None:
         """End the plan that runs, if one does, and refuse its requests with `error`."""
         if self._running is not None:
             self._refusals += [Refuse(request, error) for request in self._running.requests]
             self._drop()
+
+    def clear(self, running: ParameterServerError, waiting: ParameterServerError) -> None:
+        """End every plan: the requests of the one that runs are refused with the first error, those of the others with the second."""
+        self.give_up(running)
+        self._refusals += [Refuse(request, waiting) for planned in self._queue for request in planned.requests]
+        self._queue.clear()
+
+    def has(self, key: Hashable) -> bool:
+        """Return whether a plan of this key runs or waits."""
+        return any([planned.key == key for planned in self._all()])
 
     def forget(self, request: int) -> None:
         """Let a request go that nobody waits for; its plan goes on all the same: others may count on what it did."""
@@ -125,18 +153,20 @@ class Plans:
     def due_s(self) -> list[float]:
         """Return the times at which a request or a plan gives up, a plan goes on, or an order is to be given again."""
         due = list(self._again_s.values())
-        if self._running is not None and self._running.wake_s > -math.inf:
-            due.append(self._running.wake_s)
+        if self._running is not None:
+            due += [self._running.wake_s, self._running.orders_until_s]
         for planned in self._all():
             due += [asking.until_s for asking in planned.requests.values()]
-            if not planned.is_for_all:
-                due.append(planned.until_s)
-        return due
+            due.append(planned.until_s)
+        return [due_s for due_s in due if math.isfinite(due_s)]
 
     # --- turns -----------------------------------------------------------------------------------------------------------
 
     def expire(self, now_s: float, effects: list[Effect]) -> None:
-        """Refuse the requests whose time is up, and give up plans that nobody waits for any more."""
+        """End a round of orders whose time is up, refuse the requests whose time is up, and give up plans that nobody waits for."""
+        running = self._running
+        if running is not None and running.orders_until_s <= now_s and (server := running.silent()) is not None:
+            self._go_on(running, partial(running.plan.throw, self._silence_of(server, now_s - running.since_s)), now_s, effects)
         for planned in reversed(self._all()):  # the one at work last: all of them wait for it
             late = {request: asking for request, asking in planned.requests.items() if asking.until_s <= now_s}
             effects += [Refuse(request, self._held_up(now_s - asking.since_s)) for request, asking in late.items()]
@@ -150,9 +180,13 @@ class Plans:
     def _held_up(self, after_s: float) -> ParameterServerError:
         """Return the error that says what all plans wait for: a server, by its name, or the plan that runs."""
         assert self._running is not None, "whoever waits for a plan waits for the one that runs"
-        server = next((server for server, answer in self._running.answers.items() if answer is None), None)
+        server = self._running.silent()
         if server is None:
             return Recovering("The coordinator", f"after {after_s:.1f} s it is still at work")
+        return self._silence_of(server, after_s)
+
+    def _silence_of(self, server: str, after_s: float) -> Unreachable:
+        assert self._running is not None
         return Unreachable(server, self._servers[server].address, after_s, self._running.causes.get(server, "no answer to the coordinator"))
 
     def _drop(self) -> None:
@@ -174,15 +208,18 @@ class Plans:
                 return
             planned = self._running
             self._go_on(
-                planned, partial(planned.plan.send, None if planned.order is None else list(planned.answers.values())), now_s, effects
+                planned, partial(planned.plan.send, None if planned.orders is None else list(planned.answers.values())), now_s, effects
             )
 
-    def _go_on(self, planned: _Planned, step: Callable[[], Body | Wait | Do], now_s: float, effects: list[Effect]) -> None:
+    def _go_on(self, planned: _Planned, step: Callable[[], Any], now_s: float, effects: list[Effect]) -> None:
         """Let the plan that runs take a step, to its next `yield` or its end."""
         self._again_s.clear()
-        planned.order, planned.answers, planned.causes, planned.task, planned.wake_s = None, {}, {}, None, -math.inf
+        planned.orders, planned.answers, planned.causes, planned.task = None, {}, {}, None
+        planned.wake_s, planned.orders_until_s = -math.inf, math.inf
         try:
             wanted = step()
+            while isinstance(wanted, Now):
+                wanted = planned.plan.send(now_s)
         except StopIteration as stop:
             effects += [Reply(request, stop.value) for request in planned.requests]
             self._running = None
@@ -196,16 +233,23 @@ class Plans:
                 case Do(task):
                     planned.task = self.number()
                     effects.append(Work(planned.task, task))
+                case Each(orders, within_s):
+                    planned.orders_until_s = now_s + within_s
+                    self._order(planned, orders, now_s, effects)
                 case order:
-                    planned.order, planned.answers = order, dict.fromkeys(sorted(self._servers))
-                    for server in planned.answers:
-                        self._tell(server, effects)
+                    self._order(planned, dict.fromkeys(sorted(self._servers), order), now_s, effects)
+
+    def _order(self, planned: _Planned, orders: Mapping[str, Body], now_s: float, effects: list[Effect]) -> None:
+        planned.orders, planned.answers, planned.since_s = orders, dict.fromkeys(orders), now_s
+        for server in orders:
+            self._tell(server, effects)
 
     def _tell(self, server: str, effects: list[Effect]) -> None:
         assert self._running is not None
+        assert self._running.orders is not None
         number = self.number()
-        self._orders[number] = (self._running.order, server)
-        effects.append(Tell(number, server, self._servers[server].address, self._running.order))
+        self._orders[number] = (self._running.orders, server)
+        effects.append(Tell(number, server, self._servers[server].address, self._running.orders[server]))
 
     def number(self) -> int:
         """Return a number that no other order or task has."""
@@ -213,9 +257,9 @@ class Plans:
 
     def on_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
         """Take a server's answer to an order of a plan."""
-        order, server = self._orders.pop(number, (None, ""))
+        orders, server = self._orders.pop(number, (None, ""))
         planned = self._running
-        if order is None or planned is None or order is not planned.order or planned.answers[server] is not None:
+        if orders is None or planned is None or orders is not planned.orders or planned.answers[server] is not None:
             return  # of a plan that was given up, or of somebody else
         if not isinstance(outcome, ParameterServerError):
             planned.answers[server] = outcome
