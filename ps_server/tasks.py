@@ -89,18 +89,23 @@ class AbandonCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FindCheckpoint:
-    """Find the newest complete checkpoint under `roots`, or that of `number`; `bad`: (root, number) of those that could not be loaded."""
+    """Find the newest complete checkpoint under `roots`, or that of `number`; `bad`: (root, number) of those that could not be loaded.
+
+    `lineage`: (cluster, number) says that only checkpoints of these clusters count, each up to that number; empty: of every cluster.
+    """
 
     roots: tuple[str, ...]
     number: int | None = None
     bad: tuple[tuple[str, int], ...] = ()
+    lineage: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
     """What was found, with its timeline, tables and job; `source` is None where there is none.
 
-    `passed_over`: a sentence for each newer one that cannot be used.
+    `passed_over`: a sentence for each newer one that cannot be used. `number_max`: the highest number of any that was begun there, complete
+    or not, 0: of none. `cluster`: the id of the one that wrote it.
     """
 
     source: Source | None
@@ -108,6 +113,8 @@ class FoundCheckpoint:
     tables: tuple[TableSpec, ...]
     job: JobState | None
     passed_over: tuple[str, ...]
+    number_max: int = 0
+    cluster: int = 0
 
 
 # --- what SavePart asks of its shard ----------------------------------------------------------------------------------------------

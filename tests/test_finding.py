@@ -37,7 +37,7 @@ def test_the_newest_is_found_with_its_tables_and_its_job(store: DictStore) -> No
     parts = [write_part(store, 11, shard, timeline=2, step=6 + shard, facts={1: 5}, left={0: 9}) for shard in range(2)]
     run_on(store, publish(task_of(11, parts, job=replace(JOB, mode=Async()))))
     ranks = (RankState(0, None, 5, True), RankState(1, Finished(5), 5, False))
-    assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), JobState(3, 2, Async(), 0, 6, ranks), ())
+    assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), JobState(3, 2, Async(), 0, 6, ranks), (), 11, 0xC0FFEE)
 
 
 def test_nothing_is_found_where_there_is_nothing() -> None:
@@ -99,7 +99,7 @@ def test_one_that_could_not_be_loaded_is_not_found_again(store: DictStore) -> No
 
 def test_one_may_be_asked_for_by_its_number(store: DictStore) -> None:
     assert number_in(found_in(store, 8)) == 8
-    assert found_in(store, 6) == FoundCheckpoint(None, 0, (), None, ())
+    assert found_in(store, 6) == FoundCheckpoint(None, 0, (), None, (), 9)
     del store.files[rows_of(7, 0, 0, 0)]
     found = found_in(store, 8)
     assert (number_in(found), len(found.passed_over)) == (None, 1)
@@ -130,3 +130,25 @@ def test_a_part_of_another_checkpoint_is_found_out(store: DictStore) -> None:
     copied.files = {path: data for path, data in store.files.items() if path.startswith(folder_of(7))}
     copied.files[part_of(7, 0)] = store.files[part_of(7, 1)]
     assert number_in(found_in(copied)) is None
+
+
+@pytest.mark.parametrize(
+    ("lineage", "number"),
+    [
+        ([(0xC0FFEE, 9)], 9),
+        ([(0xC0FFEE, 8)], 8),
+        ([(0xDECAF, 9), (0xC0FFEE, 6)], 5),
+        ([(0xDECAF, 9)], None),
+        ([(0xDECAF, 9), (0xC0FFEE, 4)], None),
+    ],
+)
+def test_checkpoints_of_another_cluster_do_not_count(store: DictStore, lineage: list[tuple[int, int]], number: int | None) -> None:
+    found = run_on(store, find(FindCheckpoint((ROOT,), lineage=tuple(lineage))))
+    assert number_in(found) == number
+    assert found.passed_over == ()  # they are as they should be
+    assert found.number_max == 9  # but their numbers are taken
+
+
+def test_the_highest_number_is_told_also_of_one_that_is_not_complete(store: DictStore) -> None:
+    write_part(store, 12, 0)
+    assert found_in(store, 5).number_max == 12

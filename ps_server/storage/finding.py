@@ -24,6 +24,7 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         folders[root] = yield List(root, "")
     found = {(number, root) for root, sizes in folders.items() for path in sizes if (number := number_of(path)) is not None}
     places = list(folders)
+    number_max = max([number for number, _ in found], default=0)
     passed_over: list[str] = []
     for number, root in sorted(found, key=lambda each: (-each[0], places.index(each[1]))):
         if task.number not in (None, number):
@@ -31,10 +32,16 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         try:
             if (root, number) in task.bad:
                 raise CorruptFile(root, "a server could not load it")
-            return (yield from _found(root, number, folders[root], tuple(passed_over)))
+            manifest = yield from _whole(root, number, folders[root])
         except (CorruptFile, InvalidRequest) as error:
             passed_over.append(f"Checkpoint {number} of {root} was passed over. {error}")
-    return FoundCheckpoint(None, 0, (), None, tuple(passed_over))
+            continue
+        cluster = int(manifest.cluster, 16)
+        if task.lineage and not any([cluster == own and number <= last for own, last in task.lineage]):
+            continue  # somebody else's
+        tables = tuple([table.spec() for table in manifest.tables])
+        return FoundCheckpoint(Source(root, number), manifest.timeline, tables, job_of(manifest), tuple(passed_over), number_max, cluster)
+    return FoundCheckpoint(None, 0, (), None, tuple(passed_over), number_max)
 
 
 def job_of(manifest: Manifest) -> JobState | None:
@@ -49,13 +56,13 @@ def job_of(manifest: Manifest) -> JobState | None:
     return JobState(job.number, job.world_size, mode, job.first_clock, manifest.step, tuple(ranks))
 
 
-def _found(root: str, number: int, folder: Mapping[str, int], passed_over: tuple[str, ...]) -> Program[FoundCheckpoint]:
+def _whole(root: str, number: int, folder: Mapping[str, int]) -> Program[Manifest]:
+    """Return the manifest of a checkpoint that is complete and whole; CorruptFile says why one is not."""
     if manifest_of(number) not in folder:
         raise CorruptFile(f"{root}/{manifest_of(number)}", "it was never written, so the checkpoint is not complete")
     manifest = yield from read_manifest(root, number)
     yield from _check(root, manifest, folder)
-    tables = tuple([table.spec() for table in manifest.tables])
-    return FoundCheckpoint(Source(root, number), manifest.timeline, tables, job_of(manifest), passed_over)
+    return manifest
 
 
 def _check(root: str, manifest: Manifest, folder: Mapping[str, int]) -> Program[None]:
