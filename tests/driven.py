@@ -8,6 +8,7 @@ from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJob, RankFenced, RegisterServer
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.events import Answered, Asked, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from stored import store
 
@@ -96,7 +97,7 @@ def register(driver: Driver, index: int) -> Any:
 
 def driven() -> Driver:
     """Return a coordinator whose two servers have registered and hold the map."""
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     register(driver, 1)
     driver.settle()

@@ -21,6 +21,7 @@ from ps_proto.methods import Reader, to_bytes
 from ps_proto.requests import RegisterServer
 from ps_proto.values import Mode
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.edge.timed_core import TimedCore
 from ps_server.events import Answered, Asked, Core, Dropped, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
@@ -84,7 +85,7 @@ class InProcess:
         self._changed = threading.Condition()
         self._outcomes: dict[int, Any] = {}
         self._requests = 0
-        self.coordinator = CoordinatorCore(self.servers)
+        self.coordinator = CoordinatorCore(CoreSettings(self.servers))
         self.shards = {f"server-{index}": Shard(f"server-{index}", self.rows_max) for index in range(self.servers)}
         self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {
             f"{name}:0": TimedCore(shard) for name, shard in self.shards.items()

@@ -20,6 +20,7 @@ from ps_proto.requests import (
 )
 from ps_proto.values import Sync
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.plans import ORDER_AGAIN_S
 from ps_server.events import Dropped
 
@@ -30,7 +31,7 @@ def driver() -> Driver:
 
 
 def test_a_server_that_registers_again_is_the_same_incarnation() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     assert register(driver, 0) == ServerRegistered("server-0", 1)
     assert register(driver, 0) == ServerRegistered("server-0", 1)
     assert driver.log == []  # one server is not two
@@ -41,7 +42,7 @@ GONE = Unreachable("server-0", "host-0", 0.1, "connection refused")
 
 
 def test_a_server_that_crashed_before_the_map_and_starts_elsewhere_is_the_next_incarnation() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     request = driver.ask(ELSEWHERE)
     (question,) = driver.told
@@ -54,7 +55,7 @@ def test_a_server_that_crashed_before_the_map_and_starts_elsewhere_is_the_next_i
 
 
 def test_a_server_restarted_on_its_port_before_the_map_is_the_next_incarnation() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     assert driver.outcomes[driver.ask(RegisterServer("server-0", "host-0", nonce=77))] == ServerRegistered("server-0", 2)
     assert driver.told == []  # at that address there is nobody else to ask
@@ -62,7 +63,7 @@ def test_a_server_restarted_on_its_port_before_the_map_is_the_next_incarnation()
 
 @pytest.mark.parametrize("answer", [Recovering("server-0", "it has no shard map yet"), Stats({}, {})], ids=["no map", "map"])
 def test_the_second_of_two_servers_of_one_name_is_refused(answer: Any) -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     requests = [driver.ask(ELSEWHERE), driver.ask(ELSEWHERE)]
     driver.answer(driver.told[0], answer)
@@ -74,7 +75,7 @@ def test_the_second_of_two_servers_of_one_name_is_refused(answer: Any) -> None:
 
 
 def test_a_server_that_crashed_before_every_server_had_the_map_may_come_back() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     register(driver, 1)
     to_first, to_second = driver.told
@@ -90,7 +91,7 @@ def test_a_server_that_crashed_before_every_server_had_the_map_may_come_back() -
 
 
 def test_one_who_comes_back_is_admitted_although_its_call_was_given_up_meanwhile() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     driver.turn(Dropped(driver.ask(ELSEWHERE)))
     driver.answer(driver.told[0], GONE)
@@ -99,7 +100,7 @@ def test_one_who_comes_back_is_admitted_although_its_call_was_given_up_meanwhile
 
 
 def test_of_two_that_want_the_name_of_a_crashed_server_one_gets_it() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     first, second = driver.ask(ELSEWHERE), driver.ask(RegisterServer("server-0", "third", nonce=78))
     for question in list(driver.told):
@@ -130,14 +131,14 @@ def test_a_server_restarted_under_its_name_and_port_is_not_taken_for_the_old_one
 
 @pytest.mark.parametrize(("name", "weight"), [("", 1.0), ("server-9", 0.0), ("server-9", -1.0), ("server-9", float("nan"))])
 def test_a_server_without_a_name_or_a_weight_is_refused(name: str, weight: float) -> None:
-    driver = Driver(CoordinatorCore(1))
+    driver = Driver(CoordinatorCore(CoreSettings(1)))
     with pytest.raises(InvalidRequest):
         driver.get(RegisterServer(name, "host-9", weight))
     assert register(driver, 0) == ServerRegistered("server-0", 1)
 
 
 def test_the_map_is_published_only_when_every_server_holds_it() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     register(driver, 1)
     first, second = driver.told
@@ -149,7 +150,7 @@ def test_the_map_is_published_only_when_every_server_holds_it() -> None:
 
 
 def test_the_map_is_given_again_for_as_long_as_it_takes() -> None:
-    driver = Driver(CoordinatorCore(1))
+    driver = Driver(CoordinatorCore(CoreSettings(1)))
     register(driver, 0)
     for _ in range(200):
         driver.answer(driver.told[0], REFUSED)
@@ -160,7 +161,7 @@ def test_the_map_is_given_again_for_as_long_as_it_takes() -> None:
 
 
 def test_get_cluster_waits_for_the_map() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     request = driver.ask(GetCluster(wait_s=10.0))
     register(driver, 0)
     register(driver, 1)
@@ -173,7 +174,7 @@ def test_get_cluster_waits_for_the_map() -> None:
 
 
 def test_get_cluster_says_at_its_deadline_how_many_servers_are_there() -> None:
-    driver = Driver(CoordinatorCore(3))
+    driver = Driver(CoordinatorCore(CoreSettings(3)))
     request = driver.ask(GetCluster(wait_s=10.0))
     register(driver, 0)
     assert driver.core.deadline_s() == 10.0
@@ -185,7 +186,7 @@ def test_get_cluster_says_at_its_deadline_how_many_servers_are_there() -> None:
 
 
 def test_get_cluster_says_where_only_the_map_is_missing() -> None:
-    driver = Driver(CoordinatorCore(1))
+    driver = Driver(CoordinatorCore(CoreSettings(1)))
     register(driver, 0)
     request = driver.ask(GetCluster(wait_s=1.0))
     driver.tick(1.0)
@@ -193,21 +194,21 @@ def test_get_cluster_says_where_only_the_map_is_missing() -> None:
 
 
 def test_without_a_wait_the_cluster_is_shown_as_it_is() -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 1)
     assert driver.outcomes[driver.ask(GetCluster())] == Cluster(2, None, servers={"server-1": "host-1"})
 
 
 @pytest.mark.parametrize("body", [CreateTable(SPEC), JoinJob(0, 1, Sync(), 1)], ids=lambda body: type(body).__name__)
 def test_nothing_begins_before_the_map(body: Any) -> None:
-    driver = Driver(CoordinatorCore(2))
+    driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
     with pytest.raises(Recovering, match="1 of 2"):
         driver.get(body)
 
 
 def test_one_who_has_gone_gets_no_answer() -> None:
-    driver = Driver(CoordinatorCore(1))
+    driver = Driver(CoordinatorCore(CoreSettings(1)))
     request = driver.ask(GetCluster(wait_s=10.0))
     driver.turn(Dropped(request))
     register(driver, 0)

@@ -28,6 +28,7 @@ from ps_proto.requests import (
 )
 from ps_proto.values import Async, Mode, Sync
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
 from ps_server.shard.exports import IDLE_S
 
@@ -194,7 +195,7 @@ def parts_of(talks: list[Conversation], value: float) -> list[dict[int, float]]:
 
 def replace_rank(talks: list[Conversation], rank: int) -> int:
     """Do as the coordinator does when a rank is taken again; return the clock that its new incarnation begins with."""
-    core = CoordinatorCore(len(talks))
+    core = CoordinatorCore(CoreSettings(len(talks)))
     core.ranks.job = Job(1, world_size=2, mode=Sync())
     plan = core.ranks.plan_join(JoinJob(rank, 2, Sync()))
     answers = None

@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from numpy.typing import NDArray
 
-from ps_proto import common_pb2, coordinator_pb2, parameter_server_pb2
+from ps_proto import common_pb2, coordinator_pb2, parameter_server_pb2, stored_pb2
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import NEVER, OBSERVER
 from ps_proto.values import Initializer, Mode, Optimizer, Setting, initializer_from_wire, mode_from_wire, optimizer_from_wire
@@ -85,7 +85,7 @@ _SETTINGS: dict[type, tuple[str, Callable[[str, dict[str, float]], Setting]]] = 
     Mode: ("mode", mode_from_wire),
 }
 _PLAIN = (int, float, str, bytes, bool)
-_MODULES = (common_pb2, parameter_server_pb2, coordinator_pb2)
+_MODULES = (common_pb2, parameter_server_pb2, coordinator_pb2, stored_pb2)
 
 
 @dataclass(frozen=True, slots=True)

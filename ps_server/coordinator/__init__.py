@@ -1,5 +1,7 @@
 """The coordinator: who is in the cluster, which server owns what, which tables and which job there are.
 
 core.py decides (a pure state machine) in its rooms: members.py (servers and the map), tables.py, ranks.py and job.py, barriers.py;
-plans.py has the orders to servers, waiting.py what waits. settings.py says how the process is set, command.py and process.py run it.
+plans.py has the orders to servers, waiting.py what waits. What must be durable goes through journal.py, as the values of stored.py;
+numbering.py gives each number once. settings.py says how the process is set, core_settings.py how the core is, command.py and process.py
+run it.
 """

@@ -12,10 +12,14 @@ from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer
 from ps_proto.values import TableSpec
 from ps_server.coordinator.barriers import Barriers
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
+from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
+from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
+from ps_server.coordinator.stored import Stored
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked, Worked
@@ -27,14 +31,15 @@ Turn = Callable[[int, Any, float], Body | None]
 class CoordinatorCore:
     """The coordinator's state machine: the rooms that take the turns."""
 
-    def __init__(self, servers_expected: int, term: int = 1) -> None:
-        self.term = term
+    def __init__(self, settings: CoreSettings, stored: Stored | None = None) -> None:
+        self._journal = Journal()
+        self._numbering = Numbering(settings, stored.cluster if stored is not None else None, self._journal)
         self.servers: dict[str, Server] = {}
         self._plans = Plans(self.servers, itertools.count(1))
         self._waiting = WaitingRoom()
-        self.members = Members(servers_expected, self.servers, self._plans)
-        self._tables = TableRegistry(term, self.members, self._plans)
-        self.ranks = Ranks(term, self.members, self._tables, self._plans)
+        self.members = Members(settings.servers_expected, self.servers, self._plans)
+        self._tables = TableRegistry(self._numbering, self.members, self._plans)
+        self.ranks = Ranks(self._numbering, self.members, self._tables, self._plans)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
@@ -47,7 +52,7 @@ class CoordinatorCore:
     # --- turns -----------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
-        """Take one turn; return what to send."""
+        """Take one turn; return what to store, and then to send."""
         effects: list[Effect] = []
         match event:
             case Asked(request, body):
@@ -74,7 +79,8 @@ class CoordinatorCore:
         self._plans.give_orders_again(now_s, effects)
         self._plans.advance(now_s, effects)
         self._waiting.wake(now_s, effects)
-        return effects
+        persist = self._journal.take()
+        return effects if persist is None else [persist, *effects]
 
     def _turn_of(self, body: Body) -> Turn:
         turn = self._turns.get(type(body))
@@ -104,6 +110,7 @@ class CoordinatorCore:
             self.members.servers_expected,
             self.shard_map,
             self._tables.ready(),
+            timeline=self._numbering.timeline,
             world_size=running.world_size if running else 0,
             mode=running.mode if running else None,
             ranks=dict(running.ranks) if running else {},

@@ -1,13 +1,17 @@
 """The coordinator as a process."""
 
+import secrets
+
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
 from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
+from ps_server.events import Persist
 
 
 def run_coordinator(settings: CoordinatorSettings) -> int:
@@ -23,7 +27,8 @@ class CoordinatorRole:
     answers = NO_ANSWERS
 
     def __init__(self, settings: CoordinatorSettings, sender: Sender) -> None:
-        self.loop = CoreLoop(CoordinatorCore(servers_expected=settings.servers), sender.send, name="The coordinator")
+        core = CoordinatorCore(CoreSettings(settings.servers, cluster=secrets.randbits(64)))
+        self.loop = CoreLoop(core, sender.send, name="The coordinator", store=_forget)
 
     async def join(self, address: str) -> None:
         """Nothing is left to do."""
@@ -31,3 +36,7 @@ class CoordinatorRole:
     async def close(self) -> None:
         """Refuse what waits and what comes."""
         await self.loop.close()
+
+
+def _forget(persist: Persist) -> None:
+    """Keep nothing: the cluster's state lasts as long as this process."""

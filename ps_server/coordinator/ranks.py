@@ -5,6 +5,7 @@ from ps_proto.requests import Done, FenceRank, JobJoined, JoinJob, LeaveJob, Ran
 from ps_proto.values import Sync
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.members import Members
+from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plan, Plans
 from ps_server.coordinator.tables import TableRegistry
 
@@ -14,13 +15,12 @@ WORLD_SIZE_MAX = 1 << 20
 class Ranks:
     """The running job, or the last one, and every incarnation of each rank."""
 
-    def __init__(self, term: int, members: Members, tables: TableRegistry, plans: Plans) -> None:
+    def __init__(self, numbering: Numbering, members: Members, tables: TableRegistry, plans: Plans) -> None:
         self.job: Job | None = None
         self.joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
-        self._last_job = 0
         self._incarnations: dict[int, int] = {}
         self._nonces: dict[int, dict[int, int]] = {}  # rank -> nonce -> the incarnation it became; two numbers a join, so all are kept
-        self._term = term
+        self._numbering = numbering
         self._members = members
         self._tables = tables
         self._plans = plans
@@ -48,20 +48,20 @@ class Ranks:
             if became < self._incarnations[body.rank]:
                 raise StaleIncarnation(body.rank, self._incarnations[body.rank], became)
             return self.joined[body.rank]
-        job = self._job_for(body)
+        job, term, cluster = self._job_for(body), self._numbering.term, self._numbering.cluster
         incarnation = self._incarnations[body.rank] = self._incarnations.get(body.rank, 0) + 1
-        fenced: list[RankFenced] = yield FenceRank(self._term, body.rank, incarnation)
+        fenced: list[RankFenced] = yield FenceRank(term, body.rank, incarnation, cluster)
         if job is not self.job:
             start = job.first_clock = max(answer.clock_max for answer in fenced) + 1
-            yield StartJob(self._term, job.number, job.world_size, job.mode, start)
+            yield StartJob(term, job.number, job.world_size, job.mode, start, cluster)
             self.job, self._tables.job_mode = job, job.mode
-            yield ResolveRank(self._term, body.rank, incarnation, None, start)
+            yield ResolveRank(term, body.rank, incarnation, None, start, cluster=cluster)
         else:
             fact = max([answer.fact for answer in fenced if answer.fact is not None], key=lambda fact: fact.clock, default=None)
             known = [job.first_clock - 1, *(answer.applied for answer in fenced), *([fact.clock] if fact is not None else [])]
             start = max(known) + 1
             has_left = any([answer.has_left for answer in fenced])
-            yield ResolveRank(self._term, body.rank, incarnation, fact, start, has_left)
+            yield ResolveRank(term, body.rank, incarnation, fact, start, has_left, cluster)
             if has_left:  # it said so to some server; now all know, and the rank is for the next job
                 job.leave(body.rank)
                 return (yield from self.plan_join(body))
@@ -69,7 +69,17 @@ class Ranks:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
         job.take(body.rank, incarnation)
         shard_map = self._members.check_map()
-        joined = JobJoined(incarnation, start, job.barrier, job.world_size, job.mode, 0, shard_map, self._tables.ready(), rank=body.rank)
+        joined = JobJoined(
+            incarnation,
+            start,
+            job.barrier,
+            job.world_size,
+            job.mode,
+            self._numbering.timeline,
+            shard_map,
+            self._tables.ready(),
+            rank=body.rank,
+        )
         self.joined[body.rank] = joined
         self._nonces.setdefault(body.rank, {})[body.nonce] = incarnation
         return joined
@@ -81,8 +91,8 @@ class Ranks:
             if body.mode is None:
                 raise InvalidRequest("mode", "None", "given by the first worker of a job, such as mode=ps.Sync()")
             self._tables.check_job(body.mode)
-            self._last_job += 1  # never the same twice: a start that was given up may have reached some server
-            return Job(self._last_job, body.world_size, body.mode)
+            # Its number is never the same twice: a start that was given up may have reached some server.
+            return Job(self._numbering.next_job(), body.world_size, body.mode)
         if body.world_size != job.world_size:
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
         if body.mode is not None and body.mode != job.mode:

@@ -4,19 +4,19 @@ from ps_proto.errors import InvalidRequest, ParameterServerError, TableMismatch
 from ps_proto.requests import CreateTable, InstallTable, TableCreated
 from ps_proto.values import Mode, Sync, TableSpec
 from ps_server.coordinator.members import Members
+from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plan, Plans
 
 
 class TableRegistry:
     """`specs`: every table that was asked for and that no server refused, by name, as its first creator wanted it."""
 
-    def __init__(self, term: int, members: Members, plans: Plans) -> None:
+    def __init__(self, numbering: Numbering, members: Members, plans: Plans) -> None:
         self.specs: dict[str, TableSpec] = {}
         self.job_mode: Mode | None = None  # of the job that runs, or ran last
         self._installed: set[str] = set()  # tables that every server has acknowledged
         self._creations: dict[str, int] = {}  # table -> the number of its creation, by which servers tell a late order of another one
-        self._last_creation = 0
-        self._term = term
+        self._numbering = numbering
         self._members = members
         self._plans = plans
 
@@ -29,15 +29,14 @@ class TableRegistry:
     def _create(self, spec: TableSpec) -> Plan:
         have = self.specs.get(spec.name)
         if have is None:
-            self._last_creation += 1
-            self._creations[spec.name] = self._last_creation
+            self._creations[spec.name] = self._numbering.next_creation()
             have = self.specs[spec.name] = spec  # stored before told (R13)
         field_name = have.difference(spec)
         if field_name is not None:
             raise TableMismatch(spec.name, field_name, have.described(field_name), spec.described(field_name))
         if spec.name not in self._installed:
             try:
-                yield InstallTable(self._term, have, self._creations[spec.name])
+                yield InstallTable(self._numbering.term, have, self._creations[spec.name], self._numbering.cluster)
             except ParameterServerError:  # a server will never have it, and nobody was told that it is there: the name is free again
                 del self.specs[spec.name], self._creations[spec.name]
                 raise

@@ -16,6 +16,7 @@ from ps_proto.methods import COORDINATOR, PARAMETER_SERVER
 from ps_proto.requests import CreateTable, Fence, GetCluster, GetStats, InstallTable, RegisterServer, Stats, TableCreated
 from ps_proto.values import TableSpec
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
 from ps_server.edge.servicer import add_servicer
@@ -65,7 +66,7 @@ async def pair() -> AsyncIterator[Pair]:
         await warm_up.prepare(body)
 
     sender = Sender(ORDER_TIMEOUT_S)
-    coordinator = CoreLoop(CoordinatorCore(servers_expected=1), sender.send)
+    coordinator = CoreLoop(CoordinatorCore(CoreSettings(1)), sender.send, store=lambda persist: None)
     server = CoreLoop(Shard("server-0"), sender.send, prepare=prepare)
     served = grpc.aio.server(options=SERVER_OPTIONS)
     add_servicer(served, PARAMETER_SERVER, server)

@@ -16,6 +16,7 @@ import numpy as np
 from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import InstallMap, RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.events import Answered, Asked, Core, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
 from ps_worker.asking import Call, Exchange, Patience, Pause, World
@@ -161,7 +162,7 @@ class Simulation:
         self.moves_count = 0
         self._next_call = 0
         self._expected: set[tuple[str, int]] = set()  # a core, and the number of an order of its own
-        self.coordinator = CoordinatorCore(self.servers)
+        self.coordinator = CoordinatorCore(CoreSettings(self.servers))
         self.nodes["coordinator"] = CoreNode(self, "coordinator", self.coordinator)
         self.shards = {f"server-{index}": self.shard_class(f"server-{index}") for index in range(self.servers)}
         for name, shard in self.shards.items():
