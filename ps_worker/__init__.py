@@ -1,7 +1,8 @@
 """The worker's side of Rowstead: `import ps_worker as ps`. It loads neither torch nor gRPC.
 
     connecting.py     connect
-    client.py         Client: what a training loop calls; inputs.py what it takes, later_pulls.py reads for steps to come
+    client.py         Client: what a training loop calls; inputs.py what it takes, later_pulls.py reads for steps to come, capturing.py what
+                      it resumes from
     protocol/         what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
     router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers, table_parts.py its parts
     driver.py         runs the protocol over a transport; transport/ what carries the calls

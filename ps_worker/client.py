@@ -10,10 +10,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from ps_proto.errors import InvalidRequest
+from ps_proto.errors import InvalidRequest, ObserverCannot
 from ps_proto.requests import OBSERVER, Ids, Rows, Stats
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience
+from ps_worker.capturing import Provider, check_resume
 from ps_worker.connection import Connection
 from ps_worker.driver import Handle, Transport
 from ps_worker.inputs import as_pair, as_whole, by_table, ids_by_table, rows_by_table
@@ -36,6 +37,7 @@ class Client:
         self._connection = Connection(address, transport, patience)
         self._worker = self._connection.worker
         self._late_log = LateLog(self._worker)
+        self._capture = self._connection.capture
         self._pulls, self._pushes, self._barriers = self._connection.pulls, self._connection.pushes, self._connection.barriers
         try:
             if rank is None or world_size is None:
@@ -137,6 +139,7 @@ class Client:
         An id without a row reads as its initial value; nothing is created. Waits as the mode says, at most wait_timeout_s.
         """
         wanted = self._wanted(table, ids)
+        self._capture.mark()
         rows: Rows | dict[str, Rows] = _shaped(table, self._connection.run(self._worker.pull(wanted)))
         return rows
 
@@ -157,7 +160,8 @@ class Client:
         if own < at_work:
             name, given = ("clock", asked) if turn is None else ("turn", own)
             raise InvalidRequest(name, str(given), f"at least {self.clock if turn is None else at_work}, the step at work")
-        handle: Handle[Any] = Handle(Future())
+        self._capture.mark()
+        handle: Handle[Any] = Handle(Future(), self._capture.mark_here)
         start = partial(self._start_pull, handle, table, wanted, own)
         self._connection.later_pulls.add(LaterPull([name for name, _ in wanted], own, handle, start))
         return handle
@@ -175,7 +179,8 @@ class Client:
         """
         self._connection.check_open("pull")
         self._connection.know(*tables)
-        handle: Handle[dict[str, Rows]] = Handle(Future())
+        self._capture.mark()
+        handle: Handle[dict[str, Rows]] = Handle(Future(), self._capture.mark_here)
         start = partial(self._start_planned, handle, ids, turn)
         self._connection.later_pulls.add(LaterPull(tables, turn, handle, start))
         return handle
@@ -203,16 +208,19 @@ class Client:
         `late_steps` says so. Non-finite gradients are refused, and nothing of the push is applied.
         One that is not acknowledged everywhere in time raises Unreachable and keeps its name: see `retry_push`.
         """
-        self._pushes.wait()
-        self._pushes.run(self._worker.push(self._given("push", table, ids, gradients)))
+        given = self._given("push", table, ids, gradients)
+        self._write(lambda: self._worker.push(given))
 
     def push_async(self, table: str | Gradients, ids: Any = None, gradients: Any = None) -> Handle[None]:
         """Queue a push of the step at work now; do not change the arrays before its handle is done. `end_step` waits for it."""
-        return self._pushes.submit(self._worker.push(self._given("push", table, ids, gradients)))
+        given = self._given("push", table, ids, gradients)
+        self._capture.mark()
+        return self._pushes.submit(self._worker.push(given))
 
     def retry_push(self) -> None:
         """Send a push that was not acknowledged everywhere again, under its name, so that it counts once."""
         self._connection.check_open("push")
+        self._capture.mark()
         self._pushes.run(self._worker.retry_push())
 
     def assign(self, table: str | Gradients, ids: Any = None, rows: Any = None, *, only_absent: bool = False) -> None:
@@ -220,8 +228,8 @@ class Client:
 
         It is outside the steps: in synchronous mode assign before the others read, with a barrier between.
         """
-        self._pushes.wait()
-        self._pushes.run(self._worker.assign(self._given("assign rows", table, ids, rows), only_absent))
+        given = self._given("assign rows", table, ids, rows)
+        self._write(lambda: self._worker.assign(given, only_absent))
 
     def restore(self, table: str, records: Records) -> None:
         """Set rows with their state columns, at once and in every mode, as `export_records` gave them; the ids must not repeat.
@@ -231,30 +239,49 @@ class Client:
         self._connection.check_open("restore rows")
         ids, rows = as_pair(self._connection.spec(table), records.ids, records.rows)
         packed, columns = pack(rows, records.state)
-        self._pushes.wait()
-        self._pushes.run(self._worker.restore(table, ids, packed, columns))
+        self._write(lambda: self._worker.restore(table, ids, packed, columns))
 
     def clear(self, table: str) -> None:
         """Drop all rows of a table, with their state, at once and in every mode; afterwards its ids read as their initial values."""
         self._connection.check_open("clear a table")
         self._connection.know(table)
+        self._write(lambda: self._worker.clear(table))
+
+    def _write(self, operation: Callable[[], Operation[None]]) -> None:
+        """Write something once what is queued has been written, and what ended before it is known."""
+        self._capture.mark()
         self._pushes.wait()
-        self._pushes.run(self._worker.clear(table))
+        self._pushes.run(operation())
 
     # --- steps -----------------------------------------------------------------------------------------------------------------
 
-    def end_step(self) -> None:
+    def end_step(self, resume: bytes = b"") -> None:
         """Finish the step: `clock` goes up by one, or, after a late one in a job with backup workers, to the newest step.
 
         Waits for the pulls and pushes that are queued; a push that was not acknowledged everywhere raises UnfinishedPush.
+        `resume`: what this worker needs to go on after this step, at most 64 KiB; `connect(resume=True)` gives it back after a restart.
         """
         self._connection.check_open("end a step")
+        check_resume(resume)
+        self._capture.mark()
+        self._end_step(resume, is_held=self._capture.is_on and not resume)
+
+    def _end_step(self, resume: bytes, is_held: bool) -> None:
         if self._worker.has_synchronous_tables:
             self._pulls.wait()  # a pull reads this step: once it is over, the servers may go on to the next one
         self._pushes.raise_unheard()
-        self._pushes.run(self._worker.end_step())
+        self._pushes.run(self._worker.end_step(resume, is_held))
         self._late_log.ended()
-        self._connection.later_pulls.start_those_that_may()
+        if is_held:
+            self._capture.hold(self._announce_end)
+        else:
+            self._connection.later_pulls.start_those_that_may()
+
+    def _announce_end(self) -> None:
+        try:
+            self._pushes.run(self._worker.announce_end())
+        finally:  # where some server could not be told, the pulls tell it
+            self._connection.later_pulls.start_those_that_may()
 
     def end_step_async(self) -> Handle[None]:
         """Finish the step though its pushes are still queued: `clock` goes up at once, servers hear of it once all are acknowledged.
@@ -267,19 +294,50 @@ class Client:
         if self._worker.has_synchronous_tables:
             want = "end_step(): the next step of a synchronous table waits for this one's pushes"
             raise InvalidRequest("end_step_async", "called in a job with synchronous tables", want)
-        handle = self._pushes.submit(self._worker.end_step_now())
-        self._connection.later_pulls.start_those_that_may()
+        self._capture.mark()
+        ended = self._worker.end_step_now()
+        if self._capture.is_on:
+            handle: Handle[None] = Handle(Future(), self._capture.mark_here)
+            self._capture.hold(lambda: self._announce_end_async(handle))
+        else:
+            handle = self._pushes.submit(ended)
+            self._connection.later_pulls.start_those_that_may()
         return handle
+
+    def _announce_end_async(self, handle: Handle[None]) -> None:
+        self._pushes.submit(self._worker.announce_end(), handle=handle)
+        self._connection.later_pulls.start_those_that_may()
+
+    def provide_resume(self, provider: Provider) -> None:
+        """Let `provider` say after each step what this worker needs to go on there, at most 64 KiB (R15).
+
+        It is called in the thread that trains, when the loop asks for its next batch: by `mark`, which ps.prefetch and session.steps()
+        call, else by the next call that talks to the servers. Until then they do not hear that the step is over. What it raises, that call
+        raises; it must not read from the servers.
+        """
+        self._connection.check_open("capture what it resumes from")
+        if self.rank is None:
+            raise ObserverCannot("resume")
+        self._capture.provide(provider)
+
+    def mark(self) -> None:
+        """Say that all is done that belongs to the step which ended last: what this worker resumes from is captured now.
+
+        Does nothing where that was done, or where nobody provides it.
+        """
+        self._capture.mark()
 
     def flush(self) -> None:
         """Wait until every finished step of this worker is in the rows (of synchronous tables: until the other ranks finished it too)."""
         self._connection.check_open("flush")
+        self._capture.mark()
         self._pushes.raise_unheard()
         self._pushes.run(self._worker.flush())
 
     def barrier(self) -> None:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
         self._connection.check_open("wait at a barrier")
+        self._capture.mark()
         self._pushes.run(self._worker.announce())  # who is yet to come may read the next step first, such as to evaluate
         self._barriers.run(self._worker.barrier())
 
@@ -289,6 +347,7 @@ class Client:
         Barriers meet in the order in which each rank asks for them: all ranks must ask for the same ones.
         """
         self._connection.check_open("agree")
+        self._capture.mark()  # the others may have to hear of the step before to come there
         return self._barriers.submit(self._worker.barrier(value))
 
     # --- looking -----------------------------------------------------------------------------------------------------------------
@@ -318,8 +377,12 @@ class Client:
         if self._connection.is_closed:
             return
         try:
+            self._capture.mark()
             self._pulls.wait()
             self._pushes.raise_unheard()
+            if self._capture.is_on and self._worker.has_pushed:
+                self._end_step(b"", is_held=True)
+                self._capture.mark()
             if self.rank is not None:
                 self._connection.run(self._worker.leave())
         finally:

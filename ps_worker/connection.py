@@ -13,6 +13,7 @@ from ps_proto.errors import ClientClosed, ParameterServerError, StalenessTimeout
 from ps_proto.values import TableSpec
 from ps_worker.asking import Operation, Patience, World
 from ps_worker.at_exit import disconnect_at_exit
+from ps_worker.capturing import Capture
 from ps_worker.driver import Driver, Lane, Transport
 from ps_worker.inputs import check_table
 from ps_worker.later_pulls import LaterPulls
@@ -35,6 +36,7 @@ class Connection:
         self.worker = Worker(address, world, patience)
         self.planning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowstead-plan")  # a thread from the first plan on
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # as above
+        self.capture = Capture(self.worker.attach_resume)
         disconnect_at_exit(self)
 
     @property

@@ -40,14 +40,18 @@ class Handle(Generic[T]):
 
     waiting: AbstractContextManager[object] = nullcontext()
 
-    def __init__(self, future: "Future[T]") -> None:
+    def __init__(self, future: "Future[T]", before_wait: Callable[[], None] | None = None) -> None:
+        """`before_wait` is called before a wait for what has not ended: it may be what lets that begin."""
         self._future = future
+        self._before_wait = before_wait
         self._is_heard = False
 
     def result(self, timeout_s: float | None = None) -> T:
         """Wait for the result and return it, or raise the error it ended in; TimeoutError after `timeout_s`."""
         try:
             with self.waiting:
+                if self._before_wait is not None and not self._future.done():
+                    self._before_wait()
                 return self._future.result(timeout_s)
         finally:
             self._is_heard = self._future.done()

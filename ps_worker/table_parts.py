@@ -36,6 +36,7 @@ def join_parts(parts: Sequence[Part], dim: int) -> Part:
 
 def _open(connection: Connection, table: str, with_state: bool) -> TableExport:
     connection.know(table)
+    connection.capture.mark()
     return connection.run(open_export(connection.worker, table, with_state))
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from peers import NAMES, Peers, ids_of, rows_of, shard_map
 from ps_proto.errors import InvalidRequest, NotOwner, UnfinishedPush, Unreachable
-from ps_proto.requests import Fence, Finish, Finished, LeaveJob, Pull, Push
+from ps_proto.requests import Fence, Finish, Finished, LeaveJob, Pull, Push, StepOrder
 from ps_proto.values import SGD, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_worker.protocol import COORDINATOR
 from scripted import silence
@@ -204,3 +204,41 @@ class _EndsAnotherOnEntry:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+# --- what travels with the end of a step -------------------------------------------------------------------------------------
+
+
+def admit(number: int) -> StepOrder:
+    return StepOrder(number, "admit", 1, 2)
+
+
+def test_a_step_that_is_held_is_heard_of_by_nobody_before_its_state_is_attached(peers: Peers) -> None:
+    peers.run(peers.worker.end_step(is_held=True))
+    assert peers.worker.clock == 1
+    peers.worker.attach_resume(b"state")
+    peers.run(peers.worker.announce_end())
+    assert peers.heard() == []  # with synchronous tables the next step's first request says it
+    peers.pull(1)
+    assert {body.finished for _, body in peers.heard()} == {Finished(0, resume=b"state")}
+
+
+def test_orders_travel_with_the_next_end_of_a_step_and_only_with_that(peers: Peers) -> None:
+    peers.worker._steps.take_orders((admit(3),))
+    peers.worker._steps.take_orders((admit(3), admit(4)))  # the coordinator says all of them each time
+    for orders in ((admit(3), admit(4)), (), ()):
+        peers.run(peers.worker.end_step())
+        peers.pull(1)
+        assert {body.finished.orders for _, body in peers.heard()} == {orders}
+        peers.worker._steps.take_orders((admit(3), admit(4)))  # it has not heard yet that they are followed
+
+
+def test_an_end_keeps_its_orders_in_every_repetition(peers: Peers) -> None:
+    peers.worker._steps.take_orders((admit(3),))
+    peers.run(peers.worker.end_step())
+    peers.on(Pull, silence, peer="server-2")
+    with pytest.raises(Unreachable, match="server-2"):
+        peers.pull(0)
+    peers.worker._steps.take_orders((admit(3), admit(4)))
+    peers.pull(0)
+    assert {body.finished for _, body in peers.heard()} == {Finished(0, orders=(admit(3),))}

@@ -31,6 +31,7 @@ METHODS = {
     "retry_push": PUSH,
     "end_step": END,
     "end_step_async": END,
+    "mark": END,
     "flush": END,
     "barrier": BARRIER,
     "agree_async": BARRIER,

@@ -171,26 +171,44 @@ class Worker:
 
     # --- steps -------------------------------------------------------------------------------------------------------------------
 
-    def end_step(self) -> Operation[None]:
+    @property
+    def has_pushed(self) -> bool:
+        """Whether anything was pushed in the step at work: then leaving finishes it."""
+        return self._steps.has_pushed
+
+    def end_step(self, resume: bytes = b"", is_held: bool = False) -> Operation[None]:
         """Finish the step: the clock goes up by one, or to the newest step where this one is late (R9).
 
         With synchronous tables the servers hear it with the next step's first request; otherwise at once (R4).
+        `resume`: what the worker needs to go on after it. `is_held`: nobody hears of it before `attach_resume` and `announce_end`.
         """
         self._view.check_ranked("end a step")
         self._writer.check_all_acknowledged()
-        yield from self._steps.end()
+        yield from self._steps.end(resume, is_held)
 
     def end_step_now(self) -> Operation[None]:
         """Finish the step, whose clock goes up when this is called; run, it tells the servers, or raises UnfinishedPush.
 
-        Not in a job with synchronous tables.
+        Not in a job with synchronous tables. `attach_resume` may come before it is run, and `announce_end` then takes its place.
         """
         self._view.check_ranked("end a step")
         return self._announce_end(self._steps.end_now())
 
-    def _announce_end(self, ended: Finished) -> Operation[None]:
+    def attach_resume(self, state: bytes) -> None:
+        """Let the end of the step before, of which nobody has heard, carry what this worker needs to go on after it (R15)."""
+        self._steps.attach(state)
+
+    def announce_end(self) -> Operation[None]:
+        """Tell every server that the step before is finished, of which nobody might hear until now; or raise UnfinishedPush.
+
+        Of which step is settled when this is called. With synchronous tables the next step's first request does the telling.
+        """
+        return self._announce_end(self._steps.ended)
+
+    def _announce_end(self, ended: Finished | None) -> Operation[None]:
         self._writer.check_all_acknowledged()
-        yield from self._steps.announce_end(ended)
+        if ended is not None:
+            yield from self._steps.announce_end(ended)
 
     def announce(self) -> Operation[None]:
         """Tell every server what it has yet to hear about the step before; wait for nobody."""
