@@ -101,7 +101,14 @@ class Persist:
     deletes: frozenset[str] = frozenset()
 
 
-Effect = Reply | Refuse | Tell | Work | Persist
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Tell the operator a sentence, in the log."""
+
+    sentence: str
+
+
+Effect = Reply | Refuse | Tell | Work | Persist | Note
 
 
 class Core(Protocol):

@@ -9,7 +9,7 @@ from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJ
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
-from ps_server.events import Answered, Asked, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
+from ps_server.events import Answered, Asked, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from stored import store
 
 SYNC = Sync()
@@ -22,7 +22,7 @@ UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  #
 class Driver:
     """A coordinator with its servers. `told`: the orders that no server has answered yet; `at_work`: the tasks that have not ended.
 
-    `stored`: what it made durable.
+    `stored`: what it made durable; `notes`: what it told the operator.
     """
 
     core: CoordinatorCore
@@ -31,6 +31,7 @@ class Driver:
     log: list[Tell] = field(default_factory=list)
     at_work: list[Work] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     outcomes: dict[int, Any] = field(default_factory=dict)
     fenced: Callable[[str, FenceRank], RankFenced] = lambda server, order: RankFenced(None, NEVER, NEVER)
     _requests: int = 0
@@ -49,6 +50,8 @@ class Driver:
                 case Persist():
                     assert position == 0, "what must be durable is stored before anything is told (R13)"
                     store(self.stored, effect)
+                case Note(sentence):
+                    self.notes.append(sentence)
 
     def ask(self, body: Any) -> int:
         """Ask, without answering any order; return the request's number."""

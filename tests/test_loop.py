@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from ps_proto.errors import InternalError, NotOwner, Recovering, Unreachable
 from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, RankFenced
 from ps_server.edge.loop import Ask, CoreLoop
-from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
+from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from scripted_core import ScriptedCore
 from sharding.wire_format import WireRows
 
@@ -355,6 +355,16 @@ async def test_nothing_is_told_that_could_not_be_stored_and_the_loop_is_broken(c
     assert said == ["broken"]
     assert type(loop.broken_by) is (Unreachable if isinstance(cause, Unreachable) else InternalError)
     assert len(core.events) == 2
+    await loop.close()
+
+
+async def test_what_the_operator_must_know_goes_into_the_log() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    core.scripts[GetStats] = lambda asked: [Reply(asked.request, Done(3)), Note("rank 1 has not been heard of for 10.0 s")]
+    with capture_logs() as logs:
+        assert await loop.submit(ASK) == Done(3)
+    assert [(line["log_level"], line["event"]) for line in logs] == [("warning", "rank 1 has not been heard of for 10.0 s")]
     await loop.close()
 
 

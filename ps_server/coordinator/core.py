@@ -16,6 +16,7 @@ from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
+from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
@@ -37,6 +38,7 @@ class CoordinatorCore:
         self.servers: dict[str, Server] = {}
         self._plans = Plans(self.servers, itertools.count(1))
         self._waiting = WaitingRoom()
+        self.notices = Notices()
         self.members = Members(settings.servers_expected, self.servers, self._plans)
         self._tables = TableRegistry(self._numbering, self.members, self._plans)
         self.ranks = Ranks(self._numbering, self.members, self._tables, self._plans)
@@ -80,7 +82,7 @@ class CoordinatorCore:
         self._plans.advance(now_s, effects)
         self._waiting.wake(now_s, effects)
         persist = self._journal.take()
-        return effects if persist is None else [persist, *effects]
+        return [*([persist] if persist is not None else []), *effects, *self.notices.take()]
 
     def _turn_of(self, body: Body) -> Turn:
         turn = self._turns.get(type(body))
@@ -115,6 +117,7 @@ class CoordinatorCore:
             mode=running.mode if running else None,
             ranks=dict(running.ranks) if running else {},
             servers={name: server.address for name, server in sorted(self.servers.items())},
+            notice=self.notices.last,
         )
 
     @property

@@ -24,6 +24,7 @@ from ps_server.events import (
     Effect,
     Event,
     MakeRows,
+    Note,
     Persist,
     Refuse,
     Reply,
@@ -174,6 +175,8 @@ class CoreLoop:
                 self._begin(self._tell(effect))
             case Work():
                 self._begin(self._work(effect))
+            case Note(sentence):
+                log.warning(sentence)
 
     def _make_durable(self, effect: Persist) -> bool:
         """Store what the core wants to be durable; where that fails, break the loop and return False."""
