@@ -1,13 +1,13 @@
 """Where the workers of one machine find each other for torch.distributed: MASTER_ADDR and MASTER_PORT.
 
-The port must be free when rank 0's script comes to listen on it, seconds later. So it is bound here, with SO_REUSEADDR and without
-listening: Linux then gives it to nobody who asks for any free port, while torch, which sets SO_REUSEADDR too, may listen on it.
+The port must be free when rank 0's script comes to listen on it, seconds later, and again when it is started again: so it is held.
 """
 
-import socket
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
+
+from ps_worker.held_port import HeldPort
 
 ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"  # Gloo would take the address that the host's name has, which other machines may reach
@@ -17,18 +17,11 @@ class Rendezvous:
     """A free port of the loopback, kept for rank 0 for the length of a `with` block."""
 
     def __init__(self) -> None:
-        self._held = socket.socket()
-        try:
-            self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._held.bind(("127.0.0.1", 0))
-        except BaseException:
-            self._held.close()
-            raise
+        self._held = HeldPort("127.0.0.1")
 
     @property
     def port(self) -> int:
-        port: int = self._held.getsockname()[1]
-        return port
+        return self._held.port
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the environment that says this place; what `environment` has set stays, and an empty variable counts as not set."""
