@@ -7,7 +7,8 @@
     router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers, table_parts.py its parts
     driver.py         runs the protocol over a transport; transport/ what carries the calls
     connection.py     a client's threads and its transport, until it is closed; at_exit.py what becomes of those that nobody closed
-    local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints
+    local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints,
+                      post.py what starts it again, restarts.py how often, held_port.py where it listens each time
     keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
     prefetch/         reading ahead of the training: rows that travel while the batch before computes
     profiling/        where a step's time goes: ps.profile

@@ -69,11 +69,17 @@ class Child:
                     self._process.wait()
         return self._process.returncode
 
+    def how_it_ended(self) -> str | None:
+        """Return what is said of a process that has ended, as "was killed by SIGKILL"; None while it runs."""
+        code = self.poll()
+        if code is None:
+            return None
+        return f"was killed by {_name_of(-code)}" if code < 0 else f"ended with exit code {code}"
+
     def check(self) -> None:
         """Raise ProcessEnded if the process has ended."""
-        code = self.poll()
-        if code is not None:
-            how = f"was killed by {_name_of(-code)}" if code < 0 else f"ended with exit code {code}"
+        how, code = self.how_it_ended(), self.poll()
+        if how is not None and code is not None:
             raise ProcessEnded(self.name, how, self._last_lines(), SIGNALLED - code if code < 0 else code)
 
     def failed(self, reason: str) -> ClusterFailed:

@@ -1,9 +1,12 @@
 """A cluster of one's own on this machine: a coordinator and servers as subprocesses on loopback."""
 
+import logging
 import os
-import select
+import shutil
 import signal
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -15,11 +18,18 @@ from ps_proto.errors import ClusterFailed, InvalidRequest, ParameterServerError
 from ps_proto.plugins import join_names
 from ps_proto.requests import Cluster, GetCluster
 from ps_worker.child import Child
+from ps_worker.held_port import HeldPort
+from ps_worker.post import Post
 from ps_worker.process_log import FileLogs, Logs
+from ps_worker.restarts import Restarts
 from ps_worker.transport.grpc import GrpcTransport
 
+log = logging.getLogger("rowstead")
+
 SERVERS_MAX = 256
-POLL_S = 0.2  # how soon the end of a starting process is noticed
+MAX_RESTARTS = 3
+POLL_S = 0.2  # how soon the end of a process is noticed
+START_POLL_S = 0.02
 STOP_GRACE_S = 5.0
 OWN_VARIABLES = ("ROWSTEAD_SERVER_", "ROWSTEAD_COORDINATOR_")
 
@@ -27,10 +37,12 @@ OWN_VARIABLES = ("ROWSTEAD_SERVER_", "ROWSTEAD_COORDINATOR_")
 class LocalCluster:
     """A coordinator and servers that live as long as this object is started; see `local_cluster`.
 
-    `address`  the coordinator's host:port, for `connect`.     `pids`  {"coordinator": pid, "server-0": pid, ...}.
+    `address`  the coordinator's host:port, for `connect`.     `pids`  {"coordinator": pid, "server-0": pid, ...}, of those that run now.
     The processes end with the `with` block or `stop()`, and also when this process is killed.
 
     `flags` go to every process, `server_flags` to the servers. start() calls `while_waiting` again and again; what that raises ends it.
+    Once it is started, tend() starts again what has ended, each process at most `max_restarts` times, and tells `say` of it; the
+    coordinator listens where it did, so nobody has to look for it. Where it `tends_itself`, a thread of its own does that.
     """
 
     def __init__(
@@ -40,18 +52,33 @@ class LocalCluster:
         logs: Logs,
         flags: Sequence[str],
         server_flags: Sequence[str] = (),
+        *,
+        host: str = "127.0.0.1",
+        max_restarts: int = 0,
+        tends_itself: bool = False,
+        say: Callable[[str], None] = log.warning,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         if isinstance(servers, bool) or not isinstance(servers, int) or not 1 <= servers <= SERVERS_MAX:
             raise InvalidRequest("servers", repr(servers), f"a whole number from 1 to {SERVERS_MAX}")
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+            raise InvalidRequest("max_restarts", repr(max_restarts), "a whole number from 0 on")
         self._servers = servers
         self._timeout_s = timeout_s
         self._logs = logs
-        self._flags = flags
+        self._host = host
+        self._flags = [f"--host={host}", *flags]
         self._server_flags = server_flags
+        self._max_restarts = max_restarts
+        self._say = say
         self._while_waiting = while_waiting
-        self._children: list[Child] = []
+        self._posts: list[Post] = []
+        self._folder: Path | None = None  # where the coordinator writes its address
+        self._held: HeldPort | None = None
         self._address = ""
+        self._tends_itself = tends_itself
+        self._tender: threading.Thread | None = None
+        self._is_stopping = threading.Event()
         self._owner = os.getpid()
 
     @property
@@ -62,25 +89,30 @@ class LocalCluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        return {child.name: child.pid for child in self._children}
+        return {post.name: post.child.pid for post in self._posts}
 
     def start(self) -> Self:
         """Start all processes and wait until the rows are shared out among the servers.
 
         Raises ClusterFailed for a process that ends meanwhile or is not ready in time; none is left behind.
         """
-        if self._children:
+        if self._posts:
             return self
         deadline_s = time.monotonic() + self._timeout_s
         try:
             address = self._start_coordinator(deadline_s)
             for number in range(self._servers):
-                self._start(f"server-{number}", "ps_server", [f"--coordinator={address}", f"--name=server-{number}", *self._server_flags])
+                name = f"server-{number}"
+                self._start(name, "ps_server", [f"--coordinator={address}", f"--name={name}", *self._server_flags])
             self._wait_for_map(address, deadline_s)
         except BaseException:
             self.stop()
             raise
         self._address = address
+        if self._tends_itself:
+            self._is_stopping.clear()
+            self._tender = threading.Thread(target=self._tend_until_stopped, name="rowstead-tend", daemon=True)
+            self._tender.start()
         return self
 
     def stop(self) -> None:
@@ -88,23 +120,32 @@ class LocalCluster:
         if os.getpid() != self._owner:
             return
         self._address = ""
-        for child in self._children:
-            child.signal(signal.SIGTERM)
+        self._is_stopping.set()
+        if self._tender is not None:
+            self._tender.join()
+            self._tender = None
+        for post in self._posts:
+            post.signal(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_GRACE_S
-        for child in self._children:
-            child.wait_or_kill(max(0.0, deadline_s - time.monotonic()))
-        self._children = []
+        for post in self._posts:
+            post.wait_or_kill(max(0.0, deadline_s - time.monotonic()))
+        self._posts = []
+        if self._held is not None:
+            self._held.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
         self._logs.close()
 
-    def check(self) -> None:
-        """Raise ClusterFailed if one of the processes has ended."""
-        for child in self._children:
-            child.check()
+    def tend(self) -> None:
+        """Start again what has ended; to be called again and again, by one thread. Raises ProcessEnded for what has ended too often."""
+        for post in self._posts:
+            post.tend(time.monotonic())
 
     def kill(self) -> None:
         """Kill all processes, without waiting: a signal handler may call this, also while stop() waits, which is then quick."""
-        for child in self._children:
-            child.kill()
+        for post in self._posts:
+            post.kill()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -112,45 +153,64 @@ class LocalCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.stop()
 
-    def _start_coordinator(self, deadline_s: float) -> str:
-        """Return its address, which it writes into a pipe once it listens."""
-        reader, writer = os.pipe()
-        with open(reader, "rb", buffering=0) as pipe:
-            try:
-                flags = [f"--servers={self._servers}", f"--announce={writer}"]
-                coordinator = self._start("coordinator", "ps_server.coordinator", flags, pass_fds=[writer])
-            finally:
-                os.close(writer)
-            while not select.select([pipe], [], [], POLL_S)[0]:
-                self._while_waiting()
-                coordinator.check()
-                if time.monotonic() > deadline_s:
-                    raise coordinator.failed(f"did not listen within {self._timeout_s:g} s")
-            address = pipe.readline().decode().strip()
-        if not address:  # the pipe was closed by its end
-            coordinator.wait_or_kill(STOP_GRACE_S)
-            coordinator.check()
-        return address
+    def _tend_until_stopped(self) -> None:
+        posts = list(self._posts)
+        while not self._is_stopping.wait(POLL_S):
+            for post in posts:
+                try:
+                    post.tend(time.monotonic())
+                except ClusterFailed as error:
+                    self._say(f"{error}\nIt is not started again.")
+                    posts = [other for other in posts if other is not post]
 
-    def _start(self, name: str, module: str, flags: Sequence[str], pass_fds: Sequence[int] = ()) -> Child:
+    def _start_coordinator(self, deadline_s: float) -> str:
+        """Return its address, which it writes to a file once it listens."""
+        self._folder = Path(tempfile.mkdtemp(prefix="rowstead-"))
+        announced = self._folder / "coordinator.address"
+        post = self._start("coordinator", "ps_server.coordinator", self._coordinator_flags(announced))
+        while not announced.exists():
+            self._while_waiting()
+            post.child.check()
+            if time.monotonic() > deadline_s:
+                raise post.child.failed(f"did not listen within {self._timeout_s:g} s")
+            time.sleep(START_POLL_S)
+        return announced.read_text().strip()
+
+    def _coordinator_flags(self, announced: Path) -> list[str]:
+        try:
+            self._held = HeldPort(self._host)
+        except OSError:  # the coordinator says it better
+            port = 0
+        else:
+            port = self._held.port
+        return [f"--servers={self._servers}", f"--port={port}", f"--announce={announced}"]
+
+    def _start(self, name: str, module: str, flags: Sequence[str]) -> Post:
         """Start `python -m MODULE FLAGS`, which ends when this process does.
 
         It is told what it is by its flags alone: our own environment variables are kept from it.
         """
         command = [sys.executable, "-m", module, *flags, *self._flags, f"--exit-with-parent={os.getpid()}"]
-        environment = {variable: value for variable, value in os.environ.items() if not variable.startswith(OWN_VARIABLES)}
-        child = Child(name, command, environment, self._logs.of(name), pass_fds)
-        self._children.append(child)
-        return child
+        process_log = self._logs.of(name)
+
+        def start() -> Child:
+            environment = {variable: value for variable, value in os.environ.items() if not variable.startswith(OWN_VARIABLES)}
+            return Child(name, command, environment, process_log)
+
+        post = Post(name, start, Restarts(self._max_restarts), self._say)
+        post.fill()
+        self._posts.append(post)
+        return post
 
     def _wait_for_map(self, address: str, deadline_s: float) -> None:
         with closing(GrpcTransport()) as transport:
             while not _has_map(transport, address):
                 self._while_waiting()
-                self.check()
+                for post in self._posts:
+                    post.child.check()
                 if time.monotonic() > deadline_s:
                     raise ClusterFailed(
-                        "The cluster", f"was not ready within {self._timeout_s:g} s", self._children[-1].failed("").last_lines
+                        "The cluster", f"was not ready within {self._timeout_s:g} s", self._posts[-1].child.failed("").last_lines
                     )
 
 
@@ -173,12 +233,15 @@ def local_cluster(
     rows_max: int | None = None,
     max_request_bytes: int | None = None,
     plugins: Sequence[str] = (),
+    max_restarts: int = MAX_RESTARTS,
 ) -> LocalCluster:
     """Return a cluster of a coordinator and `servers` servers on this machine, for a `with` block or its start() and stop().
 
     `timeout_s`  how long start() may take: the first one ever compiles the kernels.     `log_dir`  where the processes' logs are kept; by
     default they go when the cluster stops.     `rows_max`, `max_request_bytes`  limits of each server, as `ps-server` has them.
-    `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.     Raises InvalidRequest.
+    `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.
+    `max_restarts`  how often each process is started again that ends while it should run.
+    Raises InvalidRequest.
 
     >>> with ps.local_cluster(servers=2) as cluster:     # doctest: +SKIP
     ...     client = ps.connect(cluster.address)
@@ -187,4 +250,4 @@ def local_cluster(
     server_flags = [f"{flag}={limit}" for flag, limit in limits.items() if limit is not None]
     flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}"]
     logs = FileLogs(Path(log_dir) if log_dir is not None else None)
-    return LocalCluster(servers, timeout_s, logs, flags, server_flags)
+    return LocalCluster(servers, timeout_s, logs, flags, server_flags, max_restarts=max_restarts, tends_itself=max_restarts != 0)

@@ -10,14 +10,14 @@ LAST_LINES = 20
 
 
 class ProcessLog(Protocol):
-    """Takes what one process prints."""
+    """Takes what the processes of one name print, one after another."""
 
     def open(self) -> tuple[int, int]:
-        """Return new file descriptors for its stdout and its stderr; the caller closes both once the process has them."""
+        """Return new file descriptors for the next one's stdout and stderr; the caller closes both once the process has them."""
         ...
 
     def last_lines(self) -> list[str]:
-        """Return the last of its lines, at most LAST_LINES."""
+        """Return the last lines of the last of them, at most LAST_LINES."""
         ...
 
 
@@ -25,7 +25,7 @@ class Logs(Protocol):
     """Has a log for each process."""
 
     def of(self, process: str) -> ProcessLog:
-        """Return a new log for the process of that name."""
+        """Return a new log for the processes of that name."""
         ...
 
     def close(self) -> None:
@@ -34,17 +34,20 @@ class Logs(Protocol):
 
 
 class FileLog:
-    """A file that takes both stdout and stderr."""
+    """A file that takes both stdout and stderr, of one process behind the other's."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._begin: int | None = None  # of the last process's lines
 
     def open(self) -> tuple[int, int]:
-        log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+        truncated = os.O_TRUNC if self._begin is None else 0
+        log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | truncated, 0o644)
+        self._begin = os.fstat(log).st_size
         return log, os.dup(log)
 
     def last_lines(self) -> list[str]:
-        return self._path.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        return self._path.read_bytes()[self._begin :].decode(errors="replace").splitlines()[-LAST_LINES:]
 
 
 class FileLogs:

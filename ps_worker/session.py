@@ -88,7 +88,7 @@ def init(
     if place.address is not None:
         _current = Session(connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, **options), None)
         return _current
-    cluster = local_cluster(servers, plugins=plugins).start()
+    cluster = local_cluster(servers, plugins=plugins, max_restarts=0).start()  # of what it held, nothing outlives the script
     try:
         _current = Session(connect(cluster.address, rank=0, world_size=1, mode=mode, **options), cluster)
     except BaseException:

@@ -18,7 +18,7 @@ from refusals import refused
         ([str(Path(__file__).parent)], "tests', but must be a file that exists"),
         (["--workers=0", __file__], "workers is 0, but must be a whole number from 1 on"),
         (["--servers=257", __file__], "servers is 257, but must be a whole number from 1 to 256"),
-        (["--max-restarts=1", __file__], "max_restarts is 1, but must be 0: a worker that is started again cannot resume its step yet"),
+        (["--max-restarts=-1", __file__], "max_restarts is -1, but must be a whole number from 0 on"),
         (["--host=0.0.0.0", __file__], "host is '0.0.0.0', but must be an address of this machine that workers can connect to"),
         ([f"--log-dir={__file__}", __file__], "must be a folder"),
     ],

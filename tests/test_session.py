@@ -58,7 +58,7 @@ def embedded(cluster: InProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Em
 
     played = Embedded()
     monkeypatch.setattr(session_module, "connect", connect)
-    monkeypatch.setattr(session_module, "local_cluster", lambda servers, plugins: played)
+    monkeypatch.setattr(session_module, "local_cluster", lambda servers, plugins, max_restarts: played)
     monkeypatch.setattr(session_module, "_current", None)
     for variable in ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)

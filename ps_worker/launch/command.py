@@ -15,6 +15,7 @@ from ps_worker.transport.choice import TRANSPORTS, VARIABLE, find_transport
 
 WRONG_USAGE = 2  # the exit code
 SERVERS_MAX = 256
+MAX_RESTARTS = 3
 
 Arguments = Annotated[str, Parameter(allow_leading_hyphen=True, help="The script's own arguments: all that stands after it.")]
 Transport = Annotated[
@@ -48,12 +49,15 @@ def launch(
         bool,
         Parameter(negative=(), help="Let each worker print where its time went when it ends: docs/performance.md. [env: ROWSTEAD_PROFILE]"),
     ] = False,
-    max_restarts: Annotated[int, Parameter(help="How often a worker that failed is started again; only 0 for now.")] = 0,
+    max_restarts: Annotated[
+        int, Parameter(help="How often each process is started again that fails; 0: the first that does ends the job.")
+    ] = MAX_RESTARTS,
 ) -> int:
     """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
 
-    Each process's lines are shown under its name. When all workers have ended well, so does the job, with 0; when one fails, the rest are
-    ended, and the exit code is the failed one's. Ctrl-C ends them all, with 130.
+    Each process's lines are shown under its name. A process that fails is started again, and a worker resumes at its step. When all workers
+    have ended well, so does the job, with 0; when one has failed too often, the rest are ended, and the exit code is the failed one's.
+    Ctrl-C ends them all, with 130.
 
     MASTER_PORT is a free port of this machine, so that torch.distributed.init_process_group() needs no argument.
     """
@@ -61,8 +65,8 @@ def launch(
         _check_count("servers", servers, SERVERS_MAX)
         _check_count("workers", workers, None)
         _check_host(host)
-        if max_restarts != 0:
-            raise InvalidRequest("max_restarts", str(max_restarts), "0: a worker that is started again cannot resume its step yet")
+        if max_restarts < 0:
+            raise InvalidRequest("max_restarts", str(max_restarts), "a whole number from 0 on")
         _check_script(script)
         _check_log_dir(log_dir)
         plugins = join_names("plugin", plugin or [])
@@ -76,7 +80,7 @@ def launch(
         from ps_worker.launch.console import Console
         from ps_worker.launch.supervisor import Plan, Supervisor
 
-        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport, profile)
+        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport, profile, max_restarts)
         return Supervisor(plan, Console(os.environ), signals).run()
 
 

@@ -17,7 +17,7 @@ DRAIN_S = 1.0  # for the last lines of a process that has ended; longer only whe
 
 
 class PipedLog:
-    """Two pipes, each with a thread that reads it; the lines go to the console and, where there is one, to `file`.
+    """Two pipes a process, each with a thread that reads it; the lines go to the console and, where there is one, to `file`.
 
     A file that takes no more, as on a full disk, is said and left alone: what is printed must go on being read, or its process would fail.
     """
@@ -31,6 +31,10 @@ class PipedLog:
         self._threads: list[threading.Thread] = []
 
     def open(self) -> tuple[int, int]:
+        self.drain()  # the lines of the process before are out before those of the next
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        with self._lock:
+            self._last.clear()
         return self._pipe(is_error=False), self._pipe(is_error=True)
 
     def last_lines(self) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ps_proto.errors import ClusterFailed, InvalidRequest
@@ -13,11 +14,14 @@ from ps_proto.plugins import VARIABLE as PLUGINS
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
+from ps_worker.launch.launched_worker import LaunchedWorker
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
+from ps_worker.launch.timeline import TimelineWatch
 from ps_worker.local_cluster import LocalCluster
 from ps_worker.place import Place
+from ps_worker.process_log import ProcessLog
 from ps_worker.profiling.at_close import ON
 from ps_worker.profiling.at_close import VARIABLE as PROFILE
 from ps_worker.transport.choice import AUTO
@@ -35,7 +39,7 @@ class Plan:
 
     command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
     plugins  modules that all processes import, with commas between them     transport  how the workers' rows travel
-    profile  whether each worker prints where its time went
+    profile  whether each worker prints where its time went      max_restarts  how often each process is started again
     """
 
     servers: int
@@ -47,6 +51,7 @@ class Plan:
     plugins: str = ""
     transport: str = AUTO
     profile: bool = False
+    max_restarts: int = 0
 
 
 class Supervisor:
@@ -57,16 +62,24 @@ class Supervisor:
         self._console = console
         self._signals = signals
         self._logs = PipedLogs(console, plan.log_dir)
-        flags = [f"--host={plan.host}", f"--log-level={plan.log_level}", f"--plugins={plan.plugins}"]
-        self._cluster = LocalCluster(plan.servers, START_TIMEOUT_S, self._logs, flags, while_waiting=signals.check)
-        self._workers: list[Child] = []
+        self._cluster = LocalCluster(
+            plan.servers,
+            START_TIMEOUT_S,
+            self._logs,
+            [f"--log-level={plan.log_level}", f"--plugins={plan.plugins}"],
+            host=plan.host,
+            max_restarts=plan.max_restarts,
+            say=console.say,
+            while_waiting=signals.check,
+        )
+        self._workers: list[LaunchedWorker] = []
 
     def run(self) -> int:
         """Run the job to its end and return the exit code.
 
-        0 when all workers ended with 0; that of the process that failed first, or 128 and the signal's number where a signal ended it; 130
-        after Ctrl-C, 143 after SIGTERM; 2 where a log file cannot be opened. Nothing that was started is left. A signal that comes while
-        all is being ended kills the rest.
+        0 when all workers ended with 0; that of the process that failed more often than it may, or 128 and the signal's number where a
+        signal ended it; 130 after Ctrl-C, 143 after SIGTERM; 2 where a log file cannot be opened. Nothing that was started is left. A
+        signal that comes while all is being ended kills the rest.
         """
         self._signals.hurry = self._console.hurry  # before the first line: where nobody reads, this thread waits in it
         self._signals.act = self._kill
@@ -74,8 +87,8 @@ class Supervisor:
         try:
             self._signals.check()
             self._cluster.start()
-            with Rendezvous() as rendezvous:
-                self._start_workers(rendezvous.variables(os.environ))
+            with Rendezvous() as rendezvous, TimelineWatch(self._cluster.address) as watch:
+                self._start_workers(rendezvous.variables(os.environ), watch)
                 self._wait()
         except Stopped as stopped:
             code, end_signal = SIGNALLED + stopped.number, stopped.number
@@ -92,28 +105,31 @@ class Supervisor:
             code = SIGNALLED + self._signals.received
         return code
 
-    def _start_workers(self, rendezvous: Mapping[str, str]) -> None:
+    def _start_workers(self, rendezvous: Mapping[str, str], watch: TimelineWatch) -> None:
         for rank in range(self._plan.workers):
-            environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous})
-            if os.isatty(STDOUT):
-                environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
             name = f"worker-{rank}"
-            command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
-            self._workers.append(Child(name, command, environment, self._logs.of(name)))
-        pids = self._cluster.pids | {worker.name: worker.pid for worker in self._workers}
+            start = partial(self._start_worker, name, rank, rendezvous, self._logs.of(name))
+            worker = LaunchedWorker(name, start, self._plan.max_restarts, watch, self._console.say)
+            self._workers.append(worker)
+            worker.post.fill()
+        pids = self._cluster.pids | {worker.post.name: worker.post.child.pid for worker in self._workers}
         processes = ", ".join(f"{name} {pid}" for name, pid in pids.items())
         self._console.say(f"The coordinator listens at {self._cluster.address}. Process ids: {processes}.")
 
+    def _start_worker(self, name: str, rank: int, rendezvous: Mapping[str, str], log: ProcessLog) -> Child:
+        environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous})
+        if os.isatty(STDOUT):
+            environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
+        command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
+        return Child(name, command, environment, log)
+
     def _wait(self) -> None:
-        """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for the first process that failed."""
-        running = list(self._workers)
-        while running:
+        """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for a process that failed more often than it may."""
+        has_ended = False
+        while not has_ended:
             self._signals.check()
-            self._cluster.check()
-            for worker in running:
-                if worker.poll() != 0:
-                    worker.check()
-            running = [worker for worker in running if worker.poll() is None]
+            self._cluster.tend()
+            has_ended = all([worker.tend(time.monotonic()) for worker in self._workers])  # each one, so a list
             time.sleep(POLL_S)
 
     def _end(self, number: signal.Signals) -> None:
@@ -121,16 +137,16 @@ class Supervisor:
         self._signals.acts_at_first = True
         self._console.hurry()
         for worker in self._workers:
-            worker.signal(number)
+            worker.post.signal(number)
         deadline_s = time.monotonic() + WORKER_GRACE_S
         for worker in self._workers:
-            worker.wait_or_kill(max(0.0, deadline_s - time.monotonic()))
+            worker.post.wait_or_kill(max(0.0, deadline_s - time.monotonic()))
         self._cluster.stop()
         self._logs.close()
 
     def _kill(self) -> None:
         for worker in self._workers:
-            worker.kill()
+            worker.post.kill()
         self._cluster.kill()
 
 

@@ -42,10 +42,12 @@ class Launched:
         return self.process.wait(END_TIMEOUT_S)
 
     def pids(self) -> dict[str, int]:
-        """Return the process ids by name, once all are started."""
+        """Return the process ids by name, once all are started; after a restart its new one."""
         self.wait_for("Process ids: ")
-        (listed,) = re.findall(r"Process ids: (.*)\.", self.err)
-        return {name: int(pid) for name, pid in (entry.split() for entry in listed.split(", "))}
+        err = self.err
+        (listed,) = re.findall(r"Process ids: (.*)\.", err)
+        pids = {name: int(pid) for name, pid in (entry.split() for entry in listed.split(", "))}
+        return pids | {name: int(pid) for name, pid in re.findall(r"launch \| (\S+) runs again as process (\d+)\.", err)}
 
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -57,10 +59,11 @@ class Launched:
 
 @contextmanager
 def launched(
-    folder: Path, script: str, *arguments: str, servers: int = 1, workers: int = 2, flags: tuple[str, ...] = ()
+    folder: Path, script: str, *arguments: str, servers: int = 1, workers: int = 2, max_restarts: int = 0, flags: tuple[str, ...] = ()
 ) -> Iterator[Launched]:
-    """Run the script for the length of the block."""
-    launch = Launched(folder, script, (f"--servers={servers}", f"--workers={workers}", *flags), arguments)
+    """Run the script for the length of the block. Unlike a user's, what fails ends it at once, or a test of it would take minutes."""
+    counts = (f"--servers={servers}", f"--workers={workers}", f"--max-restarts={max_restarts}")
+    launch = Launched(folder, script, (*counts, *flags), arguments)
     try:
         yield launch
     finally:

@@ -366,7 +366,7 @@ def connected(cluster: Cluster) -> ps.Client:
 
 def test_a_server_that_was_killed_is_named_within_the_budget() -> None:
     budget_s = 1.0
-    with ps.local_cluster(servers=2) as local:
+    with ps.local_cluster(servers=2, max_restarts=0) as local:
         transport = GrpcTransport()
         shard_map = transport.call(local.address, GetCluster(), TIMEOUT_S).shard_map
         transport.close()

@@ -115,6 +115,44 @@ def test_a_worker_that_fails_ends_the_job_with_its_last_lines_and_its_code(tmp_p
         assert "worker-1 | the last line" in launch.out.splitlines()
 
 
+FAILING_ONCE = """
+import os, pathlib, sys, time
+here = pathlib.Path(sys.argv[1])
+print("start of", os.environ["RANK"], os.environ["MASTER_PORT"], flush=True)
+if os.environ["RANK"] == "1" and not (here / "failed").exists():
+    (here / "failed").touch()
+    os._exit(3)
+while not (here / "go").exists():
+    time.sleep(0.02)
+"""
+
+
+def test_what_fails_is_started_again_where_it_was(tmp_path: Path) -> None:
+    with launched(tmp_path, FAILING_ONCE, str(tmp_path), max_restarts=1) as launch:
+        launch.wait_for("worker-1 runs again as process")
+        launch.wait_for("start of 1", times=2)
+        first = launch.pids()
+        os.kill(first["coordinator"], signal.SIGKILL)
+        launch.wait_for("coordinator runs again as process")
+        assert launch.pids()["coordinator"] != first["coordinator"]
+        (tmp_path / "go").touch()
+        assert launch.wait() == 0
+        assert launch.said()[1:] == [
+            "worker-1 ended with exit code 3; it is started again in 0.5 s (1 of 1 restarts).",
+            f"worker-1 runs again as process {first['worker-1']}.",
+            "coordinator was killed by SIGKILL; it is started again in 0.5 s (1 of 1 restarts).",
+            f"coordinator runs again as process {launch.pids()['coordinator']}.",
+        ]
+        starts = sorted(line for line in launch.out.splitlines() if "start of" in line)
+        assert starts[1] == starts[2]  # the same rank and the same port
+
+
+def test_a_worker_that_fails_too_often_ends_the_job(tmp_path: Path) -> None:
+    with launched(tmp_path, FAILING, max_restarts=1) as launch:
+        assert launch.wait() == 3
+        assert launch.said()[3:] == ["worker-1 ended with exit code 3. Its last lines:", "the first line", "the last line"]
+
+
 @pytest.mark.parametrize("name", ["worker-1", "server-0", pytest.param("coordinator", marks=pytest.mark.deep)])
 def test_a_process_that_is_killed_ends_the_job_and_is_named(name: str, tmp_path: Path) -> None:
     with launched(tmp_path, WAIT) as launch:

@@ -1,8 +1,11 @@
 """`ps.local_cluster`: started, known by address and pids, gone afterwards, however it ends."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -86,6 +89,42 @@ def test_a_clusters_processes_follow_its_arguments_alone(monkeypatch: pytest.Mon
     monkeypatch.setenv("ROWSTEAD_COORDINATOR_PORT", "not a number")
     with local_cluster(servers=1) as cluster:
         assert cluster.address.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("max_restarts", [-1, True, 1.5, "2"])
+def test_a_number_of_restarts_that_cannot_be_is_refused(max_restarts: int) -> None:
+    with pytest.raises(InvalidRequest, match="max_restarts is"):
+        local_cluster(max_restarts=max_restarts)
+
+
+def test_a_coordinator_that_is_killed_runs_again_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    with local_cluster(servers=1) as cluster:
+        address, before = cluster.address, cluster.pids
+        os.kill(before["coordinator"], signal.SIGKILL)
+        poll_until(lambda: cluster.pids["coordinator"] != before["coordinator"])
+        poll_until(lambda: rowstead("status", address).returncode == 0)
+        after = cluster.pids
+        assert (cluster.address, after["server-0"]) == (address, before["server-0"])
+    assert all(is_gone(pid) for pid in after.values())
+    assert [record.message for record in caplog.records] == [
+        "coordinator was killed by SIGKILL; it is started again in 0.5 s (1 of 3 restarts).",
+        f"coordinator runs again as process {after['coordinator']}.",
+    ]
+
+
+def test_a_process_that_fails_too_often_is_said_once_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
+    with local_cluster(servers=1, max_restarts=1) as cluster:
+        os.kill(cluster.pids["coordinator"], signal.SIGKILL)
+        poll_until(lambda: "runs again" in caplog.text)
+        os.kill(cluster.pids["coordinator"], signal.SIGKILL)
+        poll_until(lambda: "It is not started again" in caplog.text)
+        assert not is_gone(cluster.pids["server-0"])
+    assert "coordinator was killed by SIGKILL" in caplog.records[-1].message
+
+
+def test_without_restarts_what_died_stays_dead() -> None:
+    with local_cluster(servers=1, max_restarts=0):
+        assert "rowstead-tend" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("servers", [0, -1, 257, True, 1.5, "2"])

@@ -1,0 +1,136 @@
+"""When a worker of a launched job has ended for good, and when it begins again."""
+
+import pytest
+
+from ps_worker.child import ProcessEnded
+from ps_worker.launch.launched_worker import KNOW_S, LaunchedWorker
+
+
+class Process:
+    """A child whose end is set by hand."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def how_it_ended(self) -> str | None:
+        return None if self.code is None else f"ended with exit code {self.code}"
+
+    def check(self) -> None:
+        if self.code is not None:
+            raise ProcessEnded("worker-0", f"ended with exit code {self.code}", "", self.code)
+
+
+class Watch:
+    """What the coordinator says, set by hand."""
+
+    def __init__(self) -> None:
+        self.timeline = 0
+        self.asked_s = 0.0
+
+    def is_as_of(self, now_s: float) -> bool:
+        return self.asked_s >= now_s
+
+
+class Job:
+    """A worker, its processes and the cluster's timeline."""
+
+    def __init__(self, max_restarts: int) -> None:
+        self.watch = Watch()
+        self.starts: list[Process] = []
+        self.said: list[str] = []
+        self.worker = LaunchedWorker("worker-0", self.start, max_restarts, self.watch, self.said.append)  # type: ignore[arg-type]  # stand-ins
+        self.worker.post.fill()
+
+    def start(self) -> Process:
+        process = Process(len(self.starts))
+        self.starts.append(process)
+        return process
+
+    def end(self, code: int, now_s: float) -> bool:
+        """Let the present process end, and let the coordinator be asked after that."""
+        self.starts[-1].code = code
+        is_done = self.worker.tend(now_s)
+        self.watch.asked_s = now_s
+        return is_done
+
+
+def test_a_worker_that_ends_well_has_ended() -> None:
+    job = Job(3)
+    assert not job.worker.tend(0.0)
+    assert job.end(0, 1.0)
+    assert job.worker.tend(2.0)
+    assert len(job.starts) == 1
+
+
+def test_a_worker_that_fails_is_started_again_within_its_budget() -> None:
+    job = Job(1)
+    job.end(7, 1.0)
+    assert not job.worker.tend(1.1)
+    assert not job.worker.tend(1.7)
+    assert len(job.starts) == 2
+    job.end(8, 2.0)
+    with pytest.raises(ProcessEnded, match="exit code 8"):
+        job.worker.tend(2.1)
+
+
+def test_without_a_budget_a_failure_is_told_at_once() -> None:
+    job = Job(0)
+    with pytest.raises(ProcessEnded, match="exit code 7"):
+        job.end(7, 1.0)
+
+
+def test_ends_that_a_rollback_caused_cost_nothing() -> None:
+    job = Job(1)
+    for number in range(1, 6):
+        job.watch.timeline = number
+        job.end(1, 10.0 * number)
+        assert not job.worker.tend(10.0 * number + 1)
+        assert not job.worker.tend(10.0 * number + 2)
+        assert len(job.starts) == number + 1
+    assert all("the servers went back to a checkpoint" in said for said in job.said[::2])
+
+
+def test_an_end_waits_for_what_the_coordinator_says_after_it() -> None:
+    job = Job(1)
+    job.starts[-1].code = 1
+    for now_s in (1.0, 2.0, 5.0):
+        assert not job.worker.tend(now_s)
+    assert job.said == []
+    job.watch.timeline, job.watch.asked_s = 1, 5.0
+    job.worker.tend(5.1)
+    assert "the servers went back" in job.said[0]
+
+
+def test_a_coordinator_that_says_nothing_is_not_waited_for_for_ever() -> None:
+    job = Job(1)
+    job.starts[-1].code = 1
+    job.worker.tend(1.0)
+    job.worker.tend(1.0 + KNOW_S)
+    assert "1 of 1 restarts" in job.said[0]
+
+
+def test_a_worker_that_had_ended_well_begins_again_after_a_rollback() -> None:
+    job = Job(1)
+    assert job.end(0, 1.0)
+    job.watch.timeline, job.watch.asked_s = 1, 5.0
+    assert not job.worker.tend(4.0)
+    assert not job.worker.tend(5.0)
+    assert len(job.starts) == 2
+    assert job.end(0, 6.0)  # in the timeline that is
+    assert job.worker.tend(7.0)
+    assert len(job.starts) == 2
+
+
+def test_a_worker_that_was_started_in_a_timeline_has_its_own_ends_counted_there() -> None:
+    job = Job(1)
+    job.watch.timeline = 4
+    job.end(1, 1.0)
+    job.worker.tend(1.1)
+    job.worker.tend(2.0)
+    job.end(1, 3.0)
+    job.worker.tend(3.1)
+    assert "1 of 1 restarts" in job.said[-1]
