@@ -10,7 +10,7 @@ the core its ticks. Requests and replies travel as bytes, so nobody shares an ar
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,8 @@ from sharding.arrays import empty_aligned
 from stored import store
 
 COORDINATOR = "the-coordinator:0"
-PATIENCE = Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=20.0, backoff=Backoff(0.001, 0.01))
+PATIENCE = Patience(rpc_timeout_s=10.0, retry_timeout_s=0.05, wait_timeout_s=20.0, backoff=Backoff(0.001, 0.01))  # gives up at once
+PATIENT = replace(PATIENCE, retry_timeout_s=20.0)  # for calls that get through at last, however slow the machine is
 BYTES_MAX = 1 << 30
 
 TaskDoers = dict[type, Callable[[str, Any], Any]]  # class of a task -> (the core that orders it, the task) -> its outcome

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clients import ITEM, in_thread, ones
-from inprocess import Fault, InProcess
+from inprocess import PATIENT, Fault, InProcess
 from ps_proto.requests import Pull, Push
 from ps_proto.values import Async, Sync
 from ps_worker.client import Client
@@ -19,7 +19,7 @@ IDS = np.arange(30)
 @contextmanager
 def pair(servers: int = 2) -> Iterator[tuple[InProcess, Client, Client]]:
     """Return a cluster, its quick rank and its slow one."""
-    cluster = InProcess(servers)
+    cluster = InProcess(servers, patience=PATIENT)
     with cluster.connect(0, 2, Sync(backup_workers=1)) as quick, cluster.connect(1, 2, Sync(backup_workers=1)) as slow:
         for client in (quick, slow):
             client.create_table(ITEM)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clients import ITEM, alone, each_mode, ones
-from inprocess import Fault
+from inprocess import PATIENT, Fault
 from ps_proto.errors import PushPartlyTaken, UnfinishedPush, Unreachable
 from ps_proto.requests import Assign, Finish, LeaveJob, OpenExport, Pull, Push, ReadExport
 from ps_proto.values import SGD, Async, Mode, Sync, TableSpec
@@ -17,7 +17,7 @@ from ps_proto.values import SGD, Async, Mode, Sync, TableSpec
 @pytest.mark.parametrize("is_lost", [True, False], ids=["request", "answer"])
 @each_mode
 def test_a_lost_message_changes_nothing(body: type, is_lost: bool, mode: Mode) -> None:
-    cluster, client = alone(mode, 2, TableSpec("item", 2, SGD(1.0)))
+    cluster, client = alone(mode, 2, TableSpec("item", 2, SGD(1.0)), patience=PATIENT)
     fault = Fault(body, is_lost=is_lost, count=2)
     cluster.faults.append(fault)
     with client:

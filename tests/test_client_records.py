@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from clients import ITEM, MOMENTS, USER, alone, each_mode, ones, records_of
-from inprocess import Fault
+from inprocess import PATIENT, Fault
 from ps_proto.errors import InvalidRequest, ObserverCannot, UnknownTable
 from ps_proto.requests import ClearTable
 from ps_proto.values import Adagrad, Async, Mode, TableSpec
@@ -73,7 +73,7 @@ def test_a_cleared_table_is_as_new_on_every_server(mode: Mode) -> None:
 
 
 def test_a_clearing_whose_answer_is_lost_happens_once() -> None:
-    cluster, client = alone(Async(), 2, ITEM)
+    cluster, client = alone(Async(), 2, ITEM, patience=PATIENT)
     with client:
         client.push("item", np.arange(40), ones(40, 2))
         cluster.faults.append(Fault(ClearTable, "server-1:0"))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from clients import BRIEF, ITEM, alone, ones
-from inprocess import COORDINATOR, Fault, InProcess
+from inprocess import COORDINATOR, PATIENT, Fault, InProcess
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, Unreachable
 from ps_proto.requests import JoinJob
 from ps_proto.values import Async, BoundedStaleness, Sync
@@ -75,7 +75,7 @@ def test_a_dead_server_is_named_by_who_joins_and_who_creates_a_table() -> None:
 
 
 def test_a_join_whose_answer_is_lost_is_one_incarnation() -> None:
-    cluster = InProcess()
+    cluster = InProcess(patience=PATIENT)
     lost = Fault(JoinJob)
     cluster.faults.append(lost)
     with cluster.connect(0, 1, Sync()) as client:

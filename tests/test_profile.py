@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clients import USER, alone, ones
-from inprocess import Fault, InProcess
+from inprocess import PATIENT, Fault, InProcess
 from polling import poll_until
 from ps_proto.errors import InvalidRequest, Unreachable
 from ps_proto.requests import Assign, Finish, GetStats, Pull, Push
@@ -60,7 +60,7 @@ def test_the_parts_of_steps_after_the_warm_up() -> None:
 
 @pytest.mark.parametrize(("body", "row"), [(Pull, "pulls"), (Push, "pushes"), (Finish, "pushes"), (Assign, "other")])
 def test_pauses_before_asking_again_are_nobodys_work(body: type, row: str) -> None:
-    cluster, client = alone(Async(), 1)
+    cluster, client = alone(Async(), 1, patience=PATIENT)
     clock = timed(cluster)
     client.connection.driver.pause = clock.pass_s  # type: ignore[method-assign]
     with client, Profile(client, 0, clock) as seen:
