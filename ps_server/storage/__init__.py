@@ -2,5 +2,5 @@
 
 Read in this order: store.py (objects by path) with folder.py over disk.py and objects.py, the two kinds there are; roots.py (which of them
 a root means); program.py (work on a store as a value); layout.py and manifest.py (which files, and what is in them), arrays_file.py (how
-arrays lie in one); then the programs: publishing.py, finding.py, retention.py, listed in programs.py.
+arrays lie in one); then the programs, listed in programs.py: saving.py, publishing.py, finding.py, loading.py, retention.py.
 """
