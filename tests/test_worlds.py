@@ -10,8 +10,9 @@ from ps_proto.errors import Unreachable
 from ps_proto.requests import Done, GetCluster
 from ps_server.events import Asked, Core, Effect, Event, Persist, Reply, Work, Worked
 from scripted_core import ScriptedCore
-from sim.cluster import CoreNode, Simulation
+from sim.cluster import Simulation
 from sim.network import Message
+from sim.nodes import CoreNode
 
 GONE = Unreachable("the store", "s3://bucket", 1.0, "it is gone")
 
@@ -40,12 +41,12 @@ def scripted() -> ScriptedCore:
 def in_virtual_time(core: Core) -> tuple[Any, dict[str, bytes], str]:
     sim = Simulation(seed=7, servers=1, tasks={str: do})
     answers = list[Message]()
-    asker: Any = type("Asker", (), {"receive": lambda self, message: answers.append(message)})()
+    asker: Any = type("Asker", (), {"is_dead": False, "address": "", "receive": lambda self, message: answers.append(message)})()
     node = CoreNode(sim, "scripted", core)
     sim.nodes |= {"asker": asker, "scripted": node}
     sim.network.send(Message("asker", "scripted", "ask", 1, GetCluster()))
     sim.run(until=lambda: bool(answers))
-    return answers[0].body, node.stored, "scripted"
+    return answers[0].body, node.store.load(), "scripted"
 
 
 def in_this_process(core: Core) -> tuple[Any, dict[str, bytes], str]:

@@ -9,7 +9,8 @@ from ps_proto.requests import Decision, Finished
 from ps_server.shard.clocks import Clocks
 from ps_server.shard.deciding import Decider
 from ps_server.shard.shard import Shard
-from sim.cluster import Simulation, WorkerNode
+from sim.cluster import Simulation
+from sim.nodes import WorkerNode
 from sim.scripts import Batches, trained
 
 

@@ -6,7 +6,7 @@ sim.run()                                         # until every script has ended
 """
 
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,133 +17,29 @@ from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import InstallMap, RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
-from ps_server.events import Answered, Asked, Core, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
+from ps_server.events import Asked
 from ps_server.shard.shard import Shard
-from ps_worker.asking import Call, Exchange, Patience, Pause, World
-from ps_worker.protocol import COORDINATOR, Worker
+from ps_worker.asking import Patience, World
+from ps_worker.protocol import Worker
 from ps_worker.retry import Backoff
 from sharding.shard_map import ShardMap
+from sim.disk import SimDisk
 from sim.network import Chances, Message, Network, VirtualTime
-from stored import store
+from sim.nodes import CoreNode, Script, WorkerNode
 
-ORDER_TIMEOUT_S = 1.0
 PATIENCE = Patience(rpc_timeout_s=0.5, retry_timeout_s=600.0, wait_timeout_s=600.0, backoff=Backoff(0.02, 0.5))
-TASK_S_MAX = 2.0  # disks are slow at times
 VIRTUAL_LIMIT_S = 3000.0
+REFUSES_SHARE = 0.5  # of the questions to a process that is gone: the others are never answered
 
-Script = Generator[Any, Any, Any]
 TaskDoers = dict[type, Callable[[str, Any], Any]]  # class of a task -> (the node that orders it, the task) -> its outcome
-
-
-class CoreNode:
-    """A server-side core on the network. `stored`: what it made durable."""
-
-    def __init__(self, sim: "Simulation", name: str, core: Core) -> None:
-        self.sim, self.name, self.core = sim, name, core
-        self.stored: dict[str, bytes] = {}
-        self._asked: dict[int, Message] = {}
-        self._tick_s = float("inf")
-
-    def receive(self, message: Message) -> None:
-        """Take a question, or the answer to an order."""
-        if message.kind == "ask":
-            request = len(self._asked) + 1
-            self._asked[request] = message
-            self._turn(Asked(request, message.body))
-        elif self.sim.settle(self.name, message.call):
-            self._turn(Answered(message.call, message.body))
-
-    def _turn(self, event: Event) -> None:
-        now_s = self.sim.time.now_s
-        for effect in self.core.handle(event, now_s):
-            match effect:
-                case Reply(request, body) | Refuse(request, body):
-                    question = self._asked[request]
-                    self.sim.network.send(Message(self.name, question.source, "answer", question.call, body))
-                case Tell(order, server, _, body):
-                    self.sim.expect(self.name, order)
-                    self.sim.network.send(Message(self.name, server, "ask", order, body))
-                    self.sim.time.at(now_s + ORDER_TIMEOUT_S, self._give_up, order, server)
-                case Work():
-                    self.sim.time.at(now_s + self.sim.rng.uniform(0.0, TASK_S_MAX), self._do, effect)
-                case Persist():
-                    store(self.stored, effect)
-        due_s = self.core.deadline_s()
-        if due_s is not None and due_s < self._tick_s:
-            self._tick_s = due_s
-            self.sim.time.at(due_s, self._tick, due_s)
-
-    def _tick(self, due_s: float) -> None:
-        if due_s == self._tick_s:
-            self._tick_s = float("inf")
-            self._turn(Ticked())
-
-    def _do(self, work: Work) -> None:
-        """Do a task, in the instant in which it ends."""
-        self._turn(Worked(work.number, self.sim.tasks[type(work.task)](self.name, work.task)))
-
-    def _give_up(self, order: int, server: str) -> None:
-        if self.sim.settle(self.name, order):
-            self._turn(Answered(order, Unreachable(server, server, ORDER_TIMEOUT_S, "timed out")))
-
-
-class WorkerNode:
-    """A worker's script on the network."""
-
-    def __init__(self, sim: "Simulation", name: str, script: Callable[[Worker], Script], worker: Worker) -> None:
-        self.sim, self.name, self.worker = sim, name, worker
-        self.error: ParameterServerError | None = None
-        self.result: Any = None
-        self.is_done = False
-        self._script = script(worker)
-        self._outcomes: list[Any] = []
-        self._missing = 0
-        self._places: dict[int, int] = {}
-
-    def resume(self, outcome: Any = None) -> None:
-        """Go on with the script until its next effect."""
-        try:
-            effect = self._script.send(outcome)
-        except StopIteration as stop:
-            self.is_done, self.result = True, stop.value
-        except ParameterServerError as error:
-            self.is_done, self.error = True, error
-        else:
-            if isinstance(effect, Pause):
-                self.sim.time.at(self.sim.time.now_s + effect.seconds, self.resume)
-            else:
-                assert isinstance(effect, Exchange)
-                self._outcomes, self._missing = [None] * len(effect.calls), len(effect.calls)
-                for place, call in enumerate(effect.calls):
-                    self._make(place, call)
-
-    def _make(self, place: int, call: Call) -> None:
-        number = self.sim.next_call()
-        self._places[number] = place
-        self.sim.network.send(Message(self.name, "coordinator" if call.peer == COORDINATOR else call.peer, "ask", number, call.body))
-        self.sim.time.at(self.sim.time.now_s + call.timeout_s, self._give_up, number, call)
-
-    def receive(self, message: Message) -> None:
-        """Take an answer; one that comes a second time, or after its call was given up, is nothing."""
-        self._settle(message.call, message.body)
-
-    def _give_up(self, number: int, call: Call) -> None:
-        if number in self._places:
-            self._settle(number, Unreachable(call.peer, call.address, call.timeout_s, "timed out"))
-
-    def _settle(self, number: int, outcome: Any) -> None:
-        place = self._places.pop(number, None)
-        if place is None:
-            return
-        self._outcomes[place] = outcome
-        self._missing -= 1
-        if self._missing == 0:
-            self.resume(self._outcomes)
 
 
 @dataclass
 class Simulation:
-    """The cluster; `shard_class` lets a test put a planted bug in. `tasks`: what does a core's task, by its class."""
+    """The cluster; `shard_class` and its like let a test put a planted bug in.
+
+    `tasks`: what does a core's task, by its class, where that is not its program over `disk`.
+    """
 
     seed: int
     servers: int = 3
@@ -160,23 +56,26 @@ class Simulation:
         self.nodes: dict[str, Any] = {}
         self.waited: list[ParameterServerError] = []
         self.moves_count = 0
+        self.disk = SimDisk(random.Random(self.seed))
+        self.offsets_s: dict[str, float] = {}  # node -> how far its clock is ahead
+        self.on_death: Callable[[CoreNode], None] = lambda node: None  # called where a core's node has died
         self._next_call = 0
-        self._expected: set[tuple[str, int]] = set()  # a core, and the number of an order of its own
         self.coordinator = CoordinatorCore(CoreSettings(self.servers))
         self.nodes["coordinator"] = CoreNode(self, "coordinator", self.coordinator)
         self.shards = {f"server-{index}": self.shard_class(f"server-{index}") for index in range(self.servers)}
         for name, shard in self.shards.items():
             self.nodes[name] = CoreNode(self, name, shard)
-            self.nodes[f"{name}'s edge"] = WorkerNode(self, f"{name}'s edge", partial(_register, name), self._worker())
+            self.nodes[f"{name}'s edge"] = WorkerNode(self, f"{name}'s edge", partial(_register, name), self.make_worker(f"{name}'s edge"))
             self.time.at(0.0, self.nodes[f"{name}'s edge"].resume)
 
-    def _worker(self) -> Worker:
-        world = World(now_s=lambda: self.time.now_s, uniform=self.rng.random, on_wait=self.waited.append)
+    def make_worker(self, name: str) -> Worker:
+        """Return the protocol's worker of a node."""
+        world = World(now_s=lambda: self.now_s(name), uniform=self.rng.random, on_wait=self.waited.append)
         return self.worker_class("coordinator", world, self.patience, list_ids_min=1)
 
     def worker(self, name: str, script: Callable[[Worker], Script], start_s: float = 0.0) -> WorkerNode:
         """Start a worker that runs `script`."""
-        node = WorkerNode(self, name, script, self._worker())
+        node = WorkerNode(self, name, script, self.make_worker(name))
         self.nodes[name] = node
         self.time.at(self.time.now_s + start_s, node.resume)
         return node
@@ -245,18 +144,17 @@ class Simulation:
         self._next_call += 1
         return self._next_call
 
-    def expect(self, node: str, order: int) -> None:
-        """Note that a core waits for the answer to its order."""
-        self._expected.add((node, order))
-
-    def settle(self, node: str, order: int) -> bool:
-        """Return whether the order was still open, and close it."""
-        is_open = (node, order) in self._expected
-        self._expected.discard((node, order))
-        return is_open
+    def now_s(self, name: str) -> float:
+        """Return what a node takes for the time."""
+        return self.time.now_s + self.offsets_s.get(name, 0.0)
 
     def _deliver(self, message: Message) -> None:
-        self.nodes[message.target].receive(message)
+        node = self.nodes[message.target]
+        if not node.is_dead and message.address in ("", node.address):
+            node.receive(message)
+        elif message.kind == "ask" and self.rng.random() < REFUSES_SHARE:
+            refused = Unreachable(message.target, message.address, 0.0, "connection refused")
+            self.network.send(message.answered(refused))
 
 
 def _register(name: str, worker: Worker) -> Script:

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 
 class Message(NamedTuple):
-    """A question ("ask") or its answer. `call` pairs them."""
+    """A question ("ask") or its answer. `call` pairs them. `address`: where the target must listen; "": wherever it does."""
 
     source: str
     target: str
     kind: str
     call: int
     body: Any
+    address: str = ""
+
+    def answered(self, body: Any) -> "Message":
+        """Return the answer to this question."""
+        return Message(self.target, self.source, "answer", self.call, body)
 
 
 class VirtualTime:

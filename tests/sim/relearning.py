@@ -12,8 +12,9 @@ from ps_proto.values import Mode, Sync
 from ps_server.events import Effect, Event
 from ps_server.shard.shard import Shard
 from ps_worker.protocol import Worker
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Chances
+from sim.nodes import Script
 from sim.scripts import OWN_IDS, Ledger
 
 WORKERS = 2  # a mean over two is exact

@@ -12,7 +12,8 @@ from ps_proto.values import Mode, Sync
 from ps_worker.asking import Operation, Pause
 from ps_worker.exporting import open_export
 from ps_worker.protocol import Worker
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
+from sim.nodes import Script
 
 
 def exported(worker: Worker, table: str) -> Operation[tuple[Ids, Rows]]:

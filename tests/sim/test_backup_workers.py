@@ -12,8 +12,9 @@ from ps_proto.values import SGD, Async, Sync, TableSpec
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
 from sim.backup import Checked, NotingShard
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Chances
+from sim.nodes import Script
 from sim.scripts import train, trained
 
 STEPS = 8

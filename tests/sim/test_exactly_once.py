@@ -9,8 +9,9 @@ from jobs import counting_table
 from ps_proto.requests import Done, InstallMap, Push
 from ps_proto.values import Async, BoundedStaleness, Mode
 from ps_worker.protocol import Worker
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Chances
+from sim.nodes import Script
 from sim.scripts import Ledger, count, missing_or_double
 
 WORKERS, STEPS = 3, 12

@@ -15,8 +15,9 @@ from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
 from ps_worker.protocol import key_lists as worker_lists
 from sim.backup import Checked, NotingShard
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Fault
+from sim.nodes import Script
 from sim.relearning import ROUGH, Forgetful, counted
 from sim.scripts import train
 

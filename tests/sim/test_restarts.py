@@ -12,8 +12,9 @@ from ps_proto.requests import Push, ResolveRank
 from ps_proto.values import Async, Mode, Sync
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Chances
+from sim.nodes import Script
 from sim.scripts import train, trained
 
 IDS = np.arange(60, dtype=np.uint64)

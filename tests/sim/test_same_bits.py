@@ -8,8 +8,9 @@ from naive.training import train as train_in_one_process
 from ps_proto.requests import Finish, Pull, Pulled, Push
 from ps_proto.values import Sync
 from ps_worker.protocol import Worker
-from sim.cluster import Script, Simulation
+from sim.cluster import Simulation
 from sim.network import Chances, Fault
+from sim.nodes import Script
 from sim.scripts import train, trained
 
 WORKERS, STEPS = 3, 12
