@@ -1,7 +1,7 @@
 """Train DLRM by two ways at once: the embeddings on a parameter server, the MLPs by torch's own optimizer and all-reduce (DDP).
 
-    rowstead launch --servers 2 --workers 2 examples/hybrid_ddp.py                       a made-up log, so the best reachable AUC is known
-    rowstead launch --servers 2 --workers 2 examples/hybrid_ddp.py --train day_0.gz --test day_1.gz --mode async
+    rowstead launch --servers 2 --workers 2 --max-restarts 0 examples/hybrid_ddp.py    a made-up log, so the best reachable AUC is known
+    rowstead launch --servers 2 --workers 2 --max-restarts 0 examples/hybrid_ddp.py --train day_0.gz --test day_1.gz --mode async
     ROWSTEAD_COORDINATOR=host:port torchrun --nproc-per-node 2 examples/hybrid_ddp.py    with a cluster that runs already
     python examples/hybrid_ddp.py                                                        alone, with a small cluster of its own
 
