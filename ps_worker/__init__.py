@@ -11,6 +11,7 @@
                       post.py what starts it again, restarts.py how often, held_port.py where it listens each time
     keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
     prefetch/         reading ahead of the training: rows that travel while the batch before computes
+    resume/           what a worker needs to go on after a restart
     profiling/        where a step's time goes: ps.profile
     session.py        init and the session: a training script's place in its job, which place.py reads from the environment
     launch/           `rowstead launch` and `ps-worker`; cli/ the command `rowstead`

@@ -1,0 +1,5 @@
+"""What a worker needs to go on after a restart, and how it gets there again (R15).
+
+packing.py   plain values, arrays and tensors as bytes, and back; no pickle
+tensors.py   numpy's arrays and torch's tensors in them
+"""
