@@ -2,4 +2,6 @@
 
 packing.py   plain values, arrays and tensors as bytes, and back; no pickle
 tensors.py   numpy's arrays and torch's tensors in them
+rngs.py      the random generators that a script has without asking
+registry.py  the objects that it registers
 """
