@@ -32,7 +32,15 @@ class Client:
     """See `connecting.connect`. `with` closes it: normally by finishing the step and leaving, after an exception by doing neither (R14)."""
 
     def __init__(
-        self, address: str, transport: Transport, patience: Patience, rank: int | None, world_size: int | None, mode: Mode | None
+        self,
+        address: str,
+        transport: Transport,
+        patience: Patience,
+        rank: int | None,
+        world_size: int | None,
+        mode: Mode | None,
+        *,
+        resume: bool = False,
     ) -> None:
         self._connection = Connection(address, transport, patience)
         self._worker = self._connection.worker
@@ -43,7 +51,7 @@ class Client:
             if rank is None or world_size is None:
                 self._connection.run(self._worker.observe())
             else:
-                self._connection.run(self._worker.join(rank, world_size, mode, secrets.randbits(63)))
+                self._connection.run(self._worker.join(rank, world_size, mode, secrets.randbits(63), resume))
                 self._late_log.joined()
         except BaseException:
             self._connection.disconnect()
@@ -85,6 +93,16 @@ class Client:
     def incarnation(self) -> int:
         """How often this rank has been taken, this client included; 0 for an observer."""
         return self._worker.incarnation
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether this client goes on behind a step that its rank finished before: with `resume`, after a restart."""
+        return self._worker.is_resumed
+
+    @property
+    def resume(self) -> bytes:
+        """What the rank's last client gave `end_step`, or its provider, with the last step that counts; empty where it gave nothing."""
+        return self._worker.resume
 
     @property
     def has_synchronous_tables(self) -> bool:

@@ -22,6 +22,7 @@ def connect(
     rank: int | None = None,
     world_size: int | None = None,
     mode: Mode | None = None,
+    resume: bool = False,
     rpc_timeout_s: float = 10.0,
     retry_timeout_s: float = 60.0,
     wait_timeout_s: float = 600.0,
@@ -33,6 +34,11 @@ def connect(
     With a rank (0 to world_size - 1), this is a worker of the job: the first to connect fixes world_size and mode, a later one that differs
     gets JobMismatch; connecting again with a rank replaces the worker that had it. Without a rank it is an observer: it reads, exports
     and watches, and takes no part in clocks.
+
+    resume: go on where the rank was, at the step behind the last one that it finished: `client.clock` is that step, `client.is_resumed`
+    says whether there was one, and `client.resume` is what was handed in with it. Push in a step that is done again what was pushed in it
+    before: where that has arrived already, it counts once. Without `resume` the rank begins anew, above every step that is known of it.
+    Where the cluster has to go back to a checkpoint, every call raises RolledBack: start the worker again then, with `resume`.
 
     rpc_timeout_s for one call's answer, retry_timeout_s for a peer that does not answer at all, wait_timeout_s for other ranks;
     part_size_bytes is the most array bytes in one message of gRPC. `transport` says how rows travel: "arena", "unix", "tcp" or "grpc", or
@@ -53,11 +59,13 @@ def connect(
     if (rank is None) != (world_size is None):
         missing = "world_size" if world_size is None else "rank"
         raise InvalidRequest(missing, "missing", "given together: rank and world_size for a worker, neither for an observer")
+    if resume and rank is None:
+        raise InvalidRequest("resume", "True", "given with a rank and world_size: an observer has no step to go on with")
     choice = find_transport(transport, os.environ)
     is_profiled = is_profile_wanted(os.environ)
     load_plugins(os.environ)
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
-    client = Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode)
+    client = Client(address, NegotiatedTransport(choice, part_size_bytes), patience, rank, world_size, mode, resume=resume)
     if is_profiled and rank is not None:
         try:
             profile_until_closed(client)

@@ -95,10 +95,15 @@ class InProcess:
             self.ask(COORDINATOR, RegisterServer(name, f"{name}:0"), 1.0, "the coordinator", lambda: False)
 
     def connect(
-        self, rank: int | None = None, world_size: int | None = None, mode: Mode | None = None, patience: Patience | None = None
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        mode: Mode | None = None,
+        patience: Patience | None = None,
+        **options: Any,
     ) -> Client:
-        """Connect the public client."""
-        return Client(COORDINATOR, Transport(self), patience or self.patience, rank, world_size, mode)
+        """Connect the public client; `options` are its further ones."""
+        return Client(COORDINATOR, Transport(self), patience or self.patience, rank, world_size, mode, **options)
 
     def ask(self, address: str, body: Any, timeout_s: float, peer: str, is_closed: Callable[[], bool]) -> Any:
         """Carry a request to its core; return what came of it, once there is something."""

@@ -84,7 +84,7 @@ class Peers:
                 return Cluster(3, self.map, self.tables, 0, 2 if self.mode else 0, self.mode)
             case JoinJob():
                 assert self.mode is not None
-                return JobJoined(4, self.clock, 6, 2, self.mode, 0, self.map, self.tables)
+                return JobJoined(4, self.clock, 6, 2, self.mode, 0, self.map, self.tables, rank=call.body.rank)
             case CreateTable(spec):
                 return TableCreated(next((have for have in self.tables if have.name == spec.name), spec))
             case Pull(_, tables):

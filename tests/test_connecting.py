@@ -37,6 +37,7 @@ def test_a_differing_job_is_refused_and_the_client_leaves_no_thread() -> None:
         {"rank": -1, "world_size": 1},
         {"rank": 0, "world_size": 2**40},
         {"rank": 0, "world_size": 1, "mode": "sync"},
+        {"resume": True},
         {"rpc_timeout_s": 0},
         {"retry_timeout_s": -1.0},
         {"wait_timeout_s": float("nan")},

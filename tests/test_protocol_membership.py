@@ -1,13 +1,17 @@
 """Joining, maps and barriers: what the coordinator is asked."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from peers import Peers, shard_map
-from ps_proto.errors import BarrierTimeout, Recovering, Unreachable
-from ps_proto.requests import Barrier, Fence, GetCluster, JoinJob
+from peers import ASYNC, SYNC, Peers, ids_of, observer, rows_of, shard_map
+from ps_proto.errors import BarrierTimeout, Recovering, RolledBack, StaleTimeline, Unreachable
+from ps_proto.requests import OBSERVER, Barrier, Cluster, Fence, GetCluster, JobJoined, JoinJob, Pull, Push
 from ps_proto.values import BoundedStaleness, Sync
-from ps_worker.protocol import COORDINATOR
-from scripted import After
+from ps_worker.asking import Call, Operation
+from ps_worker.protocol import COORDINATOR, Worker
+from scripted import After, silence
 
 
 @pytest.fixture
@@ -52,3 +56,101 @@ def test_a_long_barrier_says_whom_it_waits_for_and_a_failed_one_keeps_its_number
     peers.heard()
     peers.run(peers.worker.barrier())
     assert peers.heard() == [(COORDINATOR, Barrier(0, 4, 6, 10.0))]
+
+
+# --- going on where another worker was (R15) ---------------------------------------------------------------------------------
+
+
+def test_a_worker_that_resumes_begins_where_the_coordinator_says() -> None:
+    peers = Peers(Sync())
+    found = JobJoined(9, 17, 6, 2, Sync(), 3, shard_map(), (), rank=1, resume=b"state", is_resumed=True)
+    peers.on(JoinJob, found)
+    peers.run(peers.worker.join(1, 2, Sync(), 99, resume=True))
+    assert [body.resume for _, body in peers.heard() if isinstance(body, JoinJob)] == [True]
+    worker = peers.worker
+    assert (worker.resume, worker.is_resumed, worker.clock, worker.turn) == (b"state", True, 17, 17)
+    assert worker.fence() == Fence(1, 1, 9, 17, 3)
+
+
+def test_a_worker_that_does_not_resume_has_nothing_to_go_on_with() -> None:
+    peers = Peers(Sync(), clock=17).joined()
+    assert (peers.worker.resume, peers.worker.is_resumed, peers.worker.clock) == (b"", False, 17)
+
+
+def test_a_rank_that_the_coordinator_chose_is_this_workers() -> None:
+    peers = Peers(Sync())
+    peers.on(JoinJob, JobJoined(1, 30, 6, 3, Sync(), 0, shard_map(), (), rank=2))
+    peers.run(peers.worker.join(OBSERVER, 0, None, 99))
+    assert (peers.worker.rank, peers.worker.world_size, peers.worker.fence()) == (2, 3, Fence(1, 2, 1, 30, 0))
+
+
+# --- a rollback (R12, R15) ---------------------------------------------------------------------------------------------------
+
+BACK = RolledBack(rank=0, clock=5, timeline=1)
+EVERYTHING: dict[str, Callable[[Worker], Operation[Any]]] = {
+    "pull": lambda worker: worker.pull([("dense", ids_of(0))]),
+    "push": lambda worker: worker.push([("dense", ids_of(0), rows_of(1.0))]),
+    "assign": lambda worker: worker.assign([("dense", ids_of(0), rows_of(1.0))], only_absent=True),
+    "clear": lambda worker: worker.clear("dense"),
+    "retry_push": lambda worker: worker.retry_push(),
+    "end_step": lambda worker: worker.end_step(),
+    "flush": lambda worker: worker.flush(),
+    "leave": lambda worker: worker.leave(),
+    "barrier": lambda worker: worker.barrier(),
+    "create_table": lambda worker: worker.create_table(SYNC),
+    "open_exports": lambda worker: worker.open_exports("dense"),
+    "stats": lambda worker: worker.stats(),
+}
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_whatever_a_worker_does_after_a_rollback_says_so_and_asks_nobody(name: str, peers: Peers) -> None:
+    peers.on(Push, BACK, peer="server-1")
+    with pytest.raises(RolledBack):
+        peers.push(0, 1)
+    peers.heard()
+    for _ in range(2):
+        with pytest.raises(RolledBack, match="rank 0 goes on with step 5") as raised:
+            peers.run(EVERYTHING[name](peers.worker))
+        assert raised.value.values() == BACK.values()
+    assert peers.heard() == []
+
+
+def test_a_rollback_is_said_at_once_though_a_server_is_away(peers: Peers) -> None:
+    peers.on(Pull, *[silence] * 5, peer="server-0")
+    peers.on(Pull, BACK, peer="server-1")
+    with pytest.raises(RolledBack):
+        peers.pull(0, 1, 2)
+    assert peers.script.pauses == []
+
+
+def test_a_wait_ends_once_another_operation_has_learned_of_a_rollback(peers: Peers) -> None:
+    def learn_meanwhile(call: Call) -> After:
+        with pytest.raises(RolledBack):
+            peers.pull(1)
+        return After(10.0, BarrierTimeout(6, "1", 10.0))
+
+    peers.on(Barrier, learn_meanwhile)
+    peers.on(Pull, BACK)
+    with pytest.raises(RolledBack):
+        peers.run(peers.worker.barrier())
+
+
+def test_an_observer_follows_the_cluster_back() -> None:
+    peers = observer()
+    peers.map = shard_map(2)
+    peers.on(Pull, StaleTimeline(1, 0), peer="server-1")
+    ahead = Cluster(3, peers.map, (SYNC, ASYNC), 1, 2, Sync())
+    behind = Cluster(3, shard_map(), (SYNC, ASYNC), 0, 2, Sync())
+    peers.on(GetCluster, behind, behind, ahead)  # the first: for the table's spec
+    assert peers.pull(0, 1) == [[0], [10]]
+    assert [body.fence for _, body in peers.heard() if isinstance(body, Pull)][-2:] == [Fence(2, OBSERVER, 0, 0, 1)] * 2
+    assert peers.script.pauses == [0.5]
+
+
+def test_an_observer_gives_up_on_a_cluster_that_stays_behind_its_servers() -> None:
+    peers = observer()
+    peers.on(Pull, *[StaleTimeline(1, 0)] * 3)
+    with pytest.raises(StaleTimeline):
+        peers.pull(0)
+    assert sum(peers.script.pauses) == 5.0

@@ -20,11 +20,12 @@ class Membership:
         cluster = yield from self._peers.ask_coordinator(GetCluster(wait_s=self._peers.wait_s))
         self._view.take_cluster(cluster)
 
-    def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int) -> Operation[None]:
-        """Take a rank in the job. `nonce`: a random uint64, so that a repeated message does not fence the worker that it made."""
+    def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool, on_lost_worker: str) -> Operation[None]:
+        """Take a rank in the job; see `JoinJob`."""
         yield from self.observe()
-        joined = yield from self._peers.ask_coordinator(JoinJob(rank, world_size, mode, nonce, self._peers.wait_s))
-        self._view.take_rank(rank, joined)
+        asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker)
+        joined = yield from self._peers.ask_coordinator(asked)
+        self._view.take_rank(joined)
         self._barrier = joined.barrier
 
     def barrier(self, value: int) -> Operation[int]:

@@ -1,10 +1,12 @@
 """Asking the coordinator and the servers as a worker knows them, and again under a newer map where a server is not the owner."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
-from ps_proto.errors import NotOwner
-from ps_proto.requests import Assign, GetCluster, InstallMap, Pull, Push
+from ps_proto.errors import NotOwner, ParameterServerError, RolledBack, StaleTimeline
+from ps_proto.requests import Assign, Cluster, GetCluster, InstallMap, Pull, Push
 from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
 from ps_worker.protocol.view import View
 from sharding.shard_map import ShardMap
@@ -23,7 +25,7 @@ class Peers:
     def __init__(self, coordinator: str, view: View, world: World, patience: Patience) -> None:
         self._coordinator = coordinator
         self._view = view
-        self._asker = Asker(world, patience)
+        self._asker = Asker(replace(world, on_wait=partial(_on_wait, view, world.on_wait)), patience)
         self.wait_s = min(WAIT_SLICE_S, patience.wait_timeout_s)  # how long one request may be parked
 
     def now_s(self) -> float:
@@ -35,7 +37,7 @@ class Peers:
 
     def ask_coordinator(self, body: Any) -> Operation[Any]:
         """Ask the coordinator; return its reply."""
-        return (yield from self._asker.ask({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
+        return (yield from self._ask({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
 
     def ask(
         self, bodies: Mapping[str, Any], on_refused: Callable[[], None] | None = None, in_full: Mapping[str, Callable[[], Any]] = _NONE
@@ -47,7 +49,16 @@ class Peers:
         hand_on = InstallMap(self._view.map)
         addresses = {server.name: server.address for server in self._view.map.servers}
         questions = {peer: Question(addresses[peer], body, self._nbytes(body), hand_on, in_full.get(peer)) for peer, body in bodies.items()}
-        return self._asker.ask(questions, on_refused)
+        return self._ask(questions, on_refused)
+
+    def _ask(self, questions: Mapping[str, Question], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
+        """Ask as `Asker.ask` does, unless this worker's part is over, and note where that turns out."""
+        self._view.check_not_over()
+        try:
+            return (yield from self._asker.ask(questions, on_refused))
+        except RolledBack as error:
+            self._view.over = error
+            raise
 
     def ask_all(self, body: Any) -> Operation[dict[str, Any]]:
         """Ask every server of the map the same."""
@@ -65,22 +76,52 @@ class Peers:
         return 0
 
     def under_newest_map(self, ask: Callable[[], Operation[T]]) -> Operation[T]:
-        """Run `ask()`, and run it again under a newer map for as long as a server says NotOwner."""
+        """Run `ask()`, and run it again under a newer map for as long as a server says NotOwner.
+
+        An observer's, also where the cluster has gone back to a checkpoint; a rank's rows are gone with that.
+        """
         while True:
             shard_map = self._view.map
             try:
                 return (yield from ask())
             except NotOwner:
-                yield from self._refresh_map(shard_map)
+                yield from self._learn_newer_map(shard_map)
+            except StaleTimeline as error:
+                if not self._view.is_observer:
+                    raise
+                yield from self._learn_newer_timeline(error)
 
-    def _refresh_map(self, after: ShardMap) -> Operation[None]:
-        """Fetch a map newer than `after`, of which some server knows."""
-        started_s, attempt = self.now_s(), 0
-        while self._view.map.version <= after.version:
-            cluster = yield from self.ask_coordinator(GetCluster())
+    def _learn_newer_map(self, after: ShardMap) -> Operation[None]:
+        """Fetch a map newer than `after`, of which some server knows, unless another operation has."""
+        if self._view.map.version > after.version:
+            return
+
+        def learn(cluster: Cluster) -> NotOwner | None:
             self._view.take_map(cluster.shard_map)
-            if self._view.map.version <= after.version:
-                if self.now_s() - started_s >= self._asker.patience.retry_timeout_s:
-                    raise NotOwner(COORDINATOR, self._view.map.version)
-                yield Pause(self._asker.patience.backoff.pause_s(attempt, self._asker.world.uniform))
-                attempt += 1
+            return None if self._view.map.version > after.version else NotOwner(COORDINATOR, self._view.map.version)
+
+        yield from self._learn(learn)
+
+    def _learn_newer_timeline(self, stale: StaleTimeline) -> Operation[None]:
+        """Follow the cluster to a timeline that some server is on."""
+
+        def learn(cluster: Cluster) -> StaleTimeline | None:
+            self._view.take_timeline(cluster)
+            return None if self._view.timeline > stale.got else stale
+
+        yield from self._learn(learn)
+
+    def _learn(self, learn: Callable[[Cluster], ParameterServerError | None]) -> Operation[None]:
+        """Look at the cluster until `learn` has found there what it wants; raise what it returns where that takes too long."""
+        started_s, attempt = self.now_s(), 0
+        while (missing := learn((yield from self.ask_coordinator(GetCluster())))) is not None:
+            if self.now_s() - started_s >= self._asker.patience.retry_timeout_s:
+                raise missing
+            yield Pause(self._asker.patience.backoff.pause_s(attempt, self._asker.world.uniform))
+            attempt += 1
+
+
+def _on_wait(view: View, on_wait: Callable[[ParameterServerError], None], error: ParameterServerError) -> None:
+    """Say whom a long wait is for, unless another operation has learned meanwhile that it is in vain."""
+    view.check_not_over()
+    on_wait(error)

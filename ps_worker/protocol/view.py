@@ -1,8 +1,9 @@
 """What a worker knows: who it is, the job, the newest map and the tables. It asks nobody; others tell it what they learned."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from ps_proto.errors import ObserverCannot
+from ps_proto.errors import ObserverCannot, RolledBack, StaleIncarnation
 from ps_proto.requests import OBSERVER, Cluster, Fence, JobJoined
 from ps_proto.values import Mode, Sync, TableSpec
 from sharding.shard_map import ShardMap
@@ -21,6 +22,10 @@ class View:
         self.mode: Mode | None = None
         self.shard_map: ShardMap | None = None
         self.tables: dict[str, TableSpec] = {}
+        self.resume = b""  # what this worker's predecessor left for it (R15)
+        self.is_resumed = False
+        self.lease_s = 0.0
+        self.over: RolledBack | StaleIncarnation | None = None  # what ended this worker's part in the job, for good
 
     @property
     def clock(self) -> int:
@@ -41,9 +46,15 @@ class View:
         return Fence(self.map.version, self.rank, self.incarnation, self.clock if clock is None else clock, self.timeline)
 
     def check_ranked(self, action: str) -> None:
-        """Raise ObserverCannot where this worker has no rank."""
+        """Raise ObserverCannot where this worker has no rank, and what `check_not_over` does."""
         if self.is_observer:
             raise ObserverCannot(action)
+        self.check_not_over()
+
+    def check_not_over(self) -> None:
+        """Raise again what has ended this worker's part in the job: only its successor may go on, from where the servers are."""
+        if self.over is not None:
+            raise replace(self.over)
 
     # --- what is learned ---------------------------------------------------------------------------------------------------------
 
@@ -54,14 +65,22 @@ class View:
         self.take_job(cluster)
         self.timeline = cluster.timeline
 
+    def take_timeline(self, cluster: Cluster) -> None:
+        """Follow the cluster where it went back to a checkpoint: an observer has nothing to lose."""
+        if cluster.timeline > self.timeline:
+            self.take_map(cluster.shard_map)
+            self.take_job(cluster)
+            self.timeline = cluster.timeline
+
     def take_job(self, cluster: Cluster) -> None:
         """Note the job that runs now: an observer outlives jobs."""
         self.mode, self.world_size = cluster.mode, cluster.world_size
 
-    def take_rank(self, rank: int, joined: JobJoined) -> None:
+    def take_rank(self, joined: JobJoined) -> None:
         """Become a rank of the job."""
-        self.rank, self.incarnation, self.turn, self.skipped = rank, joined.incarnation, joined.clock, 0
+        self.rank, self.incarnation, self.turn, self.skipped = joined.rank, joined.incarnation, joined.clock, 0
         self.mode, self.world_size, self.timeline = joined.mode, joined.world_size, joined.timeline
+        self.resume, self.is_resumed, self.lease_s = joined.resume, joined.is_resumed, joined.lease_s
         self.take_map(joined.shard_map)
         self.tables = {spec.name: spec for spec in joined.tables}
 

@@ -77,6 +77,21 @@ class Worker:
         return self._view.mode
 
     @property
+    def resume(self) -> bytes:
+        """What this worker's predecessor left with the last step that it finished; empty where it left nothing."""
+        return self._view.resume
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether this worker goes on behind a step that its predecessor finished."""
+        return self._view.is_resumed
+
+    @property
+    def lease_s(self) -> float:
+        """Within how many seconds the coordinator wants to hear from this worker, each time; 0: never."""
+        return self._view.lease_s
+
+    @property
     def shard_map(self) -> ShardMap | None:
         """The newest map that it has seen; None before it has connected."""
         return self._view.shard_map
@@ -101,9 +116,15 @@ class Worker:
         """Learn the cluster, once its servers are there."""
         return self._membership.observe()
 
-    def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int) -> Operation[None]:
-        """Take a rank in the job. `nonce`: a random uint64, so that a repeated message does not fence the worker that it made."""
-        return self._membership.join(rank, world_size, mode, nonce)
+    def join(
+        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool = False, on_lost_worker: str = ""
+    ) -> Operation[None]:
+        """Take a rank in the job; OBSERVER: one that the coordinator chooses.
+
+        nonce   a random uint64, so that a repeated message does not fence the worker that it made.
+        resume  go on where the rank was, and not above every step that is known of it (R15).     on_lost_worker  as in JoinJob.
+        """
+        return self._membership.join(rank, world_size, mode, nonce, resume, on_lost_worker)
 
     def create_table(self, spec: TableSpec) -> Operation[TableSpec]:
         """Create the table, or check that the one that exists is the same; return it as it stands, with the optimizer asked for."""
@@ -166,6 +187,7 @@ class Worker:
 
     def retry_push(self) -> Operation[None]:
         """Send the push that was not acknowledged everywhere again, under its name, and tell the servers of a step that it held up."""
+        self._view.check_not_over()
         yield from self._writer.retry()
         yield from self._steps.announce_end()
 

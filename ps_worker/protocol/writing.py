@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ps_proto.errors import ParameterServerError, PushPartlyTaken, StaleIncarnation, UnfinishedPush
+from ps_proto.errors import ParameterServerError, PushPartlyTaken, RolledBack, StaleIncarnation, UnfinishedPush
 from ps_proto.requests import UNNAMED, Assign, ClearTable, ColumnLayout, Ids, Push, Rows
 from ps_worker.asking import Operation
 from ps_worker.protocol.key_lists import KeyLists
@@ -97,7 +97,7 @@ class Writer:
             self._unacknowledged = None
             if not named.assign and any([self._view.is_synchronous(table) for table in named.tables]):
                 self._steps.note_pushed(named.clock, max([reply.step for reply in replies.values()], default=named.clock))
-        except StaleIncarnation:
+        except (StaleIncarnation, RolledBack):
             self._unacknowledged = None  # whatever became of it, this worker is not the one to go on
             raise
         except ParameterServerError as error:
