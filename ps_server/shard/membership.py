@@ -30,14 +30,19 @@ class Membership:
     def check(self, fence: Fence) -> None:
         """Raise where the sender is behind, or where this server cannot follow it yet."""
         self.check_timeline(fence.timeline)
-        if self.shard_map is None:
-            raise Recovering(self.server, "it has no shard map yet")
-        if fence.map_version != self.shard_map.version:
-            if fence.map_version < self.shard_map.version:
-                raise NotOwner(self.server, self.shard_map.version)
-            raise MapBehind(self.server, self.shard_map.version, fence.map_version)
+        shard_map = self.check_ready()
+        if fence.map_version != shard_map.version:
+            if fence.map_version < shard_map.version:
+                raise NotOwner(self.server, shard_map.version)
+            raise MapBehind(self.server, shard_map.version, fence.map_version)
         if fence.rank != OBSERVER:
             self._check_rank(fence)
+
+    def check_ready(self) -> ShardMap:
+        """Return the map by which this server serves; Recovering before there is one."""
+        if self.shard_map is None:
+            raise Recovering(self.server, "it has no shard map yet")
+        return self.shard_map
 
     def _check_rank(self, fence: Fence) -> None:
         self.check_incarnation(fence.rank, fence.incarnation)
@@ -70,6 +75,11 @@ class Membership:
         """Return the buckets that the map gives to this server, ascending."""
         assert self.shard_map is not None, "the fence was checked"
         return np.flatnonzero(self.shard_map.owners == self._me).astype(np.int32)
+
+    @property
+    def incarnation(self) -> int:
+        """This server's incarnation, as the map has it; 0 where the map does not name this server."""
+        return self.shard_map.servers[self._me].incarnation if self.shard_map is not None and self._me >= 0 else 0
 
     @property
     def is_first_owner(self) -> bool:

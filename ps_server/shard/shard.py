@@ -7,6 +7,7 @@ a row is.
 Read `handle` first, then reading.py, writing.py and steps.py. The rules named R1 to R19 are docs/protocol.md's.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering
+from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import (
+    AskCheckpoint,
     Assign,
+    BeginCheckpoint,
+    CancelCheckpoint,
     ClearTable,
     CloseExport,
     FenceRank,
@@ -35,8 +39,9 @@ from ps_proto.requests import (
     StepDecided,
 )
 from ps_proto.values import TableSpec
-from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked
+from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked, Worked
 from ps_server.shard.catalog import Catalog
+from ps_server.shard.checkpointer import Checkpointer
 from ps_server.shard.clocks import Clocks
 from ps_server.shard.counters import Counters
 from ps_server.shard.exports import Exports
@@ -52,7 +57,7 @@ from ps_server.shard.table import Table, TablePart
 from ps_server.shard.telling import Teller
 from ps_server.shard.window import Names, Window
 from ps_server.shard.writing import Writer
-from ps_server.tasks import ReadStall, Stall
+from ps_server.tasks import OpenPart, ReadPiece, ReadStall, Stall
 
 REQUEST_BYTES_MAX = 8 << 30
 
@@ -83,6 +88,8 @@ class Shard:
         )
         self.writer = Writer(self.membership, self.catalog, self.steps, self.key_lists, self.counters)
         self._teller = Teller(self.membership)
+        self.checkpointer = Checkpointer(self.membership, self.catalog, self.steps, self.writer.window, self.counters, itertools.count(1))
+        self.steps.on_fold = self.checkpointer.look
         self._orders_taken = 0
         self._woken_at = self._progress()
         finisher = Finisher(self.membership, self.catalog, self.steps, self.key_lists, self._parking)
@@ -101,6 +108,11 @@ class Shard:
             FenceRank: orders.fence_rank,
             ResolveRank: orders.resolve_rank,
             StepDecided: orders.take_decision,
+            BeginCheckpoint: self.checkpointer.begin,
+            AskCheckpoint: self.checkpointer.ask,
+            CancelCheckpoint: self.checkpointer.cancel,
+            OpenPart: self.checkpointer.open_part,
+            ReadPiece: self.checkpointer.read_piece,
             ReadStall: lambda request, asked, now_s: Stall(),
         }
 
@@ -126,8 +138,12 @@ class Shard:
                 self._exports.drop_idle(now_s)
             case Answered(order, outcome):
                 self._teller.on_answer(order, outcome, now_s)
+            case Worked(number, outcome):
+                self.checkpointer.on_worked(number, outcome)
         self._teller.tell(self.steps.job, self.steps.decider.take_news(), now_s)
         effects += self._teller.due(now_s)
+        self.checkpointer.look()
+        effects += self.checkpointer.take_work()
         progress = self._progress()
         if progress != self._woken_at:
             effects += self._parking.wake(now_s)
@@ -161,8 +177,7 @@ class Shard:
         return min([due_s for due_s in due if due_s is not None], default=None)
 
     def _get_stats(self, request: int, stats: GetStats, now_s: float) -> Stats:
-        if self.membership.shard_map is None:
-            raise Recovering(self.server, "it has no shard map yet")  # whoever asks how it does must not take it for one that serves
+        self.membership.check_ready()  # whoever asks how it does must not take it for one that serves
         server = self.counters.values() | {
             "step": float(self.step),
             "min_clock": float(self.clocks.min_clock),

@@ -1,5 +1,6 @@
 """The steps of a job on one server: who finished which, what was staged for them, and their folds (R4, R5, R6)."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, StalenessTimeout
@@ -32,6 +33,7 @@ class Steps:
         self.staging = Staging()
         self.reads = ReadRows(counters)
         self.facts = Facts()
+        self.on_fold: Callable[[], None] = lambda: None  # called after each fold: the rows are those of one step
         self._wishes = Wishes(catalog)
         self.decider = Decider(membership, catalog, self._wishes, counters)
         self._catalog = catalog
@@ -156,6 +158,7 @@ class Steps:
         self.step += 1
         self.facts.forget_before(self.step - 1)
         self._counters.folds += 1
+        self.on_fold()
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the state contradicts itself."""
