@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from ps_proto.errors import InternalError, NotOwner, Recovering, Unreachable
+from ps_proto.errors import InternalError, NotOwner, Recovering, StaleOrder, Unreachable
 from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, RankFenced
 from ps_server.edge.loop import Ask, CoreLoop
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
@@ -355,6 +355,26 @@ async def test_nothing_is_told_that_could_not_be_stored_and_the_loop_is_broken(c
     assert said == ["broken"]
     assert type(loop.broken_by) is (Unreachable if isinstance(cause, Unreachable) else InternalError)
     assert len(core.events) == 2
+    await loop.close()
+
+
+async def test_a_core_gets_a_turn_before_anybody_asks() -> None:
+    core = ScriptedCore()
+    loop = CoreLoop(core, nobody)
+    loop.begin()
+    assert core.events == [Ticked()]
+    await loop.close()
+
+
+async def test_a_loop_that_is_broken_off_says_why_and_hears_of_nothing_more() -> None:
+    core, said = ScriptedCore(), list[str]()
+    loop = CoreLoop(core, nobody)
+    loop.on_broken = lambda: said.append("broken")
+    why = StaleOrder("server-0", 7, 1)
+    loop.break_off(why)
+    with pytest.raises(Recovering, match="stopping"):
+        await loop.submit(ASK)
+    assert (loop.broken_by, said, core.events) == (why, ["broken"], [])
     await loop.close()
 
 

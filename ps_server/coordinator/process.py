@@ -1,17 +1,26 @@
 """The coordinator as a process."""
 
 import secrets
+from pathlib import Path
 
+import structlog
+
+from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.settings import CoordinatorSettings
+from ps_server.coordinator.sqlite_store import SqliteStore
+from ps_server.coordinator.state_store import StateStore, Unkept
+from ps_server.coordinator.stored import Stored
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
 from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
-from ps_server.events import Persist
+from ps_server.events import Body, Persist
+
+log = structlog.get_logger()
 
 
 def run_coordinator(settings: CoordinatorSettings) -> int:
@@ -20,23 +29,54 @@ def run_coordinator(settings: CoordinatorSettings) -> int:
 
 
 class CoordinatorRole:
-    """What the coordinator does beside being a process; it is ready as soon as it listens."""
+    """What the coordinator does beside being a process: it goes on from what is stored; it is ready as soon as it listens.
+
+    Raises StorageFailed or CorruptFile where its state cannot be had.
+    """
 
     service = COORDINATOR
     max_request_bytes = REQUEST_BYTES_MAX
     answers = NO_ANSWERS
 
     def __init__(self, settings: CoordinatorSettings, sender: Sender) -> None:
-        core = CoordinatorCore(CoreSettings(settings.servers, cluster=secrets.randbits(64)))
-        self.loop = CoreLoop(core, sender.send, name="The coordinator", store=_forget)
+        self._sender = sender
+        self._store: StateStore = SqliteStore(settings.state) if settings.state is not None else Unkept()
+        try:
+            core = CoordinatorCore(core_settings(settings), self._stored(settings.state))
+        except Exception:
+            self._store.close()
+            raise
+        if settings.state is None:
+            log.warning("the state of this cluster is in memory, and ends with this process; --state keeps it")
+        self.loop = CoreLoop(core, self._send, name="The coordinator", store=self._keep)
 
     async def join(self, address: str) -> None:
-        """Nothing is left to do."""
+        """Let the core go on with what the coordinator before it had begun."""
+        self.loop.begin()
 
     async def close(self) -> None:
-        """Refuse what waits and what comes."""
+        """Refuse what waits and what comes, and let go of the state."""
         await self.loop.close()
+        self._store.close()
+
+    def _stored(self, folder: Path | None) -> Stored | None:
+        try:
+            return Stored.of(self._store.load())
+        except InvalidRequest as error:
+            raise CorruptFile(str(folder), str(error)) from None
+
+    def _keep(self, persist: Persist) -> None:
+        self._store.commit(persist.puts, persist.deletes)
+
+    async def _send(self, server: str, address: str, order: Body) -> Body:
+        """Give an order; one that is refused since the server follows another coordinator ends this one (R13)."""
+        try:
+            return await self._sender.send(server, address, order)
+        except StaleOrder as error:
+            self.loop.break_off(error)
+            raise
 
 
-def _forget(persist: Persist) -> None:
-    """Keep nothing: the cluster's state lasts as long as this process."""
+def core_settings(settings: CoordinatorSettings) -> CoreSettings:
+    """Return what the core is told of the process's settings; a cluster that begins here gets an id of its own."""
+    return CoreSettings(settings.servers, cluster=1 + secrets.randbelow(2**64 - 1))

@@ -72,7 +72,7 @@ class CoreLoop:
         store: Store | None = None,
     ) -> None:
         self.name = name
-        self.broken_by: ParameterServerError | None = None  # what kept a Persist from being stored
+        self.broken_by: ParameterServerError | None = None  # why the core must not go on
         self.on_broken: Callable[[], None] = lambda: None  # called then
         self._core = core
         self._send = send
@@ -86,6 +86,10 @@ class CoreLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._is_closed = False
+
+    def begin(self) -> None:
+        """Give the core a turn before anybody asks."""
+        self._turn(Ticked())
 
     async def submit(self, body: Body) -> Body:
         """Ask the core; return its reply or raise its refusal, once there is one. Cancelling this tells the core that nobody waits."""
@@ -184,11 +188,15 @@ class CoreLoop:
         try:
             self._store(effect)
         except Exception as error:
-            self.broken_by = error if isinstance(error, ParameterServerError) else self.report(error, "storing the core's state")
-            self._refuse_all()
-            self.on_broken()
+            self.break_off(error if isinstance(error, ParameterServerError) else self.report(error, "storing the core's state"))
             return False
         return True
+
+    def break_off(self, error: ParameterServerError) -> None:
+        """Let the core hear of nothing any more: it must not go on."""
+        self.broken_by = error
+        self._refuse_all()
+        self.on_broken()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

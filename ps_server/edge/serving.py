@@ -62,7 +62,11 @@ def run_process(name: str, settings: ProcessSettings, make_role: Callable[[Sende
 async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -> int:
     stop = _stop_event(settings)
     sender = Sender()
-    role = make_role(sender)
+    try:
+        role = make_role(sender)
+    except ParameterServerError as error:
+        log.error(str(error))
+        return REFUSED
     role.loop.on_broken = stop.set
     health = Health(role.service)
     server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -78,7 +82,7 @@ async def _run(settings: ProcessSettings, make_role: Callable[[Sender], Role]) -
             log.info("serving", address=address)
             await stop.wait()
         if role.loop.broken_by is not None:
-            log.error("cannot go on: what must be durable cannot be stored", cause=str(role.loop.broken_by))
+            log.error("cannot go on", cause=str(role.loop.broken_by))
         log.info("stopping")
         await health.say_stopping()
     except (CannotAnnounce, CannotListen) as error:

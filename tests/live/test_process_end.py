@@ -1,9 +1,14 @@
 """How a process ends that cannot go on."""
 
+import asyncio
+
+import pytest
 from structlog.testing import capture_logs
 
+from ps_proto.errors import CorruptFile, NotOwner, ParameterServerError, StaleOrder
 from ps_proto.methods import COORDINATOR
-from ps_proto.requests import Done, GetCluster
+from ps_proto.requests import Done, GetCluster, RegisterServer
+from ps_server.coordinator.process import CoordinatorRole
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge import serving
 from ps_server.edge.loop import CoreLoop
@@ -41,3 +46,34 @@ async def test_a_process_that_cannot_store_its_state_ends_with_an_error_and_says
         assert await serving._run(CoordinatorSettings.model_validate({"servers": 1}), ForgetfulRole) == serving.REFUSED
     (last,) = [line for line in logs if line["event"].startswith("cannot go on")]
     assert "no space left on device" in last["cause"]
+
+
+async def test_a_process_whose_role_cannot_begin_ends_with_an_error_and_says_why() -> None:
+    def no_role(sender: Sender) -> ForgetfulRole:
+        raise CorruptFile("/state/coordinator.sqlite3", "file is not a database")
+
+    with capture_logs() as logs:
+        assert await serving._run(CoordinatorSettings.model_validate({"servers": 1}), no_role) == serving.REFUSED
+    assert [line["event"] for line in logs if line["log_level"] == "error"] == [
+        "/state/coordinator.sqlite3 is not as it was written: file is not a database. Nothing was loaded; use another copy."
+    ]
+
+
+@pytest.mark.parametrize("refusal", [StaleOrder("server-0", 7, 1), NotOwner("server-0", 7)], ids=lambda error: type(error).__name__)
+async def test_a_coordinator_whose_order_is_too_old_ends(refusal: ParameterServerError, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: Sender, server: str, address: str, body: object) -> object:
+        raise refusal
+
+    monkeypatch.setattr(Sender, "send", refuse)
+    with capture_logs():
+        role = CoordinatorRole(CoordinatorSettings.model_validate({"servers": 1}), Sender())
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    role.loop.on_broken = lambda: answer.set_result(role.loop.broken_by)
+    role.loop.ask(RegisterServer("server-0", "host:1", nonce=1), lambda outcome: None)
+    if isinstance(refusal, StaleOrder):
+        assert await answer is refusal
+    else:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert role.loop.broken_by is None
+    await role.close()
