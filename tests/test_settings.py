@@ -41,6 +41,23 @@ def test_a_flag_wins_over_the_environment_which_wins_over_toml_which_wins_over_t
     assert settings.host == "127.0.0.1"  # default
 
 
+def test_options_of_the_store_are_names_with_values(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("checkpoint_options = ['aws_region=eu, or so', 'aws_endpoint_url=http://127.0.0.1:9000/?a=b']\n")
+    settings = load(ServerSettings, {"config": str(path), **COORDINATOR}, {})
+    assert settings.store_options() == {"aws_region": "eu, or so", "aws_endpoint_url": "http://127.0.0.1:9000/?a=b"}
+    environment = {"ROWSTEAD_COORDINATOR_CHECKPOINT_OPTIONS": "allow_http = true, aws_region=eu"}
+    assert load(CoordinatorSettings, {"servers": "1"}, environment).store_options() == {"allow_http": "true", "aws_region": "eu"}
+    assert load(ServerSettings, COORDINATOR, {}).store_options() == {}
+
+
+@pytest.mark.parametrize("option", ["aws_region", "=eu"])
+def test_an_option_without_a_name_or_a_value_is_refused(option: str) -> None:
+    (sentence,) = sentences({**COORDINATOR, "checkpoint_options": f"allow_http=true,{option}"})
+    assert sentence.startswith("checkpoint_options is 'allow_http=true,")
+    assert f"{option!r} is no option: give name=value" in sentence
+
+
 def test_plugins_are_a_list_in_toml_and_text_with_commas_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "server.toml"
     path.write_text("plugins = ['one', 'two']\n")

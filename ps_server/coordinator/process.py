@@ -18,6 +18,7 @@ from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender
 from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
+from ps_server.edge.workbench import Workbench
 from ps_server.events import Body, Persist
 
 log = structlog.get_logger()
@@ -48,7 +49,8 @@ class CoordinatorRole:
             raise
         if settings.state is None:
             log.warning("the state of this cluster is in memory, and ends with this process; --state keeps it")
-        self.loop = CoreLoop(core, self._send, name="The coordinator", store=self._keep)
+        bench = Workbench("The coordinator", settings.store_options())
+        self.loop = CoreLoop(core, self._send, name="The coordinator", do_task=bench.do, store=self._keep)
 
     async def join(self, address: str) -> None:
         """Let the core go on with what the coordinator before it had begun."""

@@ -17,6 +17,7 @@ from ps_server.edge.serving import run_process
 from ps_server.edge.settings import ServerSettings
 from ps_server.edge.table_warm_up import TableWarmUp
 from ps_server.edge.timed_core import TimedCore
+from ps_server.edge.workbench import Workbench
 from ps_server.shard.rehearsal import warm_up, warm_up_for
 from ps_server.shard.shard import Shard
 
@@ -37,7 +38,8 @@ class ServerRole:
 
     def __init__(self, settings: ServerSettings, sender: Sender) -> None:
         shard = Shard(settings.name, settings.rows_max, settings.max_request_bytes)
-        self.loop = CoreLoop(TimedCore(shard), sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare)
+        bench = Workbench(settings.name, settings.store_options())
+        self.loop = CoreLoop(TimedCore(shard), sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare, do_task=bench.do)
         self.max_request_bytes = settings.max_request_bytes
         self.answers: Answers = {OpenLane: self._offer_lane}
         self._lanes: LaneListener | None = None

@@ -38,8 +38,17 @@ def _split_text(names: object) -> object:
     return split_names(names) if isinstance(names, str) else names
 
 
+def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
+    for option in options:
+        name, separator, _ = option.partition("=")
+        if not separator or not name.strip():
+            raise ValueError(f"{option!r} is no option: give name=value, as in aws_region=eu-west-1")
+    return options
+
+
 Address = Annotated[str, AfterValidator(_check_address)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_text)]  # a list in TOML, text with commas elsewhere
+Options = Annotated[Names, AfterValidator(_check_options)]
 
 
 class ProcessSettings(BaseModel):
@@ -57,6 +66,13 @@ class ProcessSettings(BaseModel):
         None, min_length=1, description="File, or number of an open file descriptor, to write the address to once the port is bound."
     )
     plugins: Names = Field((), description="Modules with optimizers and initializers of your own, to import at start; commas between them.")
+    checkpoint_options: Options = Field(
+        (), description="Options of the object store that checkpoints lie in, as aws_region=eu-west-1; commas between them."
+    )
+
+    def store_options(self) -> dict[str, str]:
+        """Return `checkpoint_options` by name."""
+        return {name.strip(): value.strip() for name, _, value in [option.partition("=") for option in self.checkpoint_options]}
 
 
 class ServerSettings(ProcessSettings):
