@@ -6,7 +6,8 @@
     protocol/         what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
     router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers, table_parts.py its parts
     driver.py         runs the protocol over a transport; transport/ what carries the calls
-    connection.py     a client's threads and its transport, until it is closed; at_exit.py what becomes of those that nobody closed
+    connection.py     a client's threads and its transport, until it is closed; at_exit.py what becomes of those that nobody closed,
+                      leasing.py how the coordinator hears that it lives
     local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints,
                       post.py what starts it again, restarts.py how often, held_port.py where it listens each time
     keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them

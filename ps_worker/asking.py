@@ -151,6 +151,11 @@ class Asker:
                 attempt += 1
         return replies
 
+    def ask_once(self, questions: Mapping[str, Question]) -> Operation[dict[str, Any]]:
+        """Ask each peer once; return by peer what came of it, a reply or the error that stands for its lack."""
+        outcomes = yield Exchange(tuple([self._call(peer, question) for peer, question in questions.items()]))
+        return dict(zip(questions, outcomes, strict=True))
+
     def _call(self, peer: str, question: Question) -> Call:
         waits_s = float(getattr(question.body, "wait_s", 0.0))
         return Call(peer, question.address, question.body, self.patience.rpc_timeout_s + waits_s + question.nbytes / BYTES_PER_S_MIN)

@@ -53,6 +53,7 @@ class Client:
             else:
                 self._connection.run(self._worker.join(rank, world_size, mode, secrets.randbits(63), resume))
                 self._late_log.joined()
+                self._connection.keep_lease()
         except BaseException:
             self._connection.disconnect()
             raise

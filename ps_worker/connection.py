@@ -17,6 +17,7 @@ from ps_worker.capturing import Capture
 from ps_worker.driver import Driver, Lane, Transport
 from ps_worker.inputs import check_table
 from ps_worker.later_pulls import LaterPulls
+from ps_worker.leasing import LeaseKeeper
 from ps_worker.protocol import Worker
 
 log = logging.getLogger("rowstead")
@@ -37,12 +38,18 @@ class Connection:
         self.planning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowstead-plan")  # a thread from the first plan on
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # as above
         self.capture = Capture(self.worker.attach_resume)
+        self._lease: LeaseKeeper | None = None
         disconnect_at_exit(self)
 
     @property
     def transport(self) -> Transport:
         """What carries the calls."""
         return self.driver.transport
+
+    def keep_lease(self) -> None:
+        """Renew the lease of the rank that the worker has, where it got one, until this is disconnected or let go of."""
+        if self.worker.lease_s > 0:
+            self._lease = LeaseKeeper(self, self.worker.lease_s)
 
     def run(self, operation: Operation[T]) -> T:
         """Run it in the caller's thread, whatever is queued."""
@@ -67,12 +74,16 @@ class Connection:
     def disconnect(self) -> None:
         """End what is under way, all threads and all connections; a second time does nothing."""
         self.is_closed = True
+        if self._lease is not None:
+            self._lease.stop()
         self.later_pulls.fail(ClientClosed("pull for a step that it does not reach"))
         self.driver.transport.close()  # first: what is still under way, after an exception, ends at once and not after its retries
         self.planning.shutdown()  # before the pulls, some of which may wait for it
         self.pulls.close()
         self.pushes.close()
         self.barriers.close()
+        if self._lease is not None:
+            self._lease.close()
         self.driver.close()
 
 

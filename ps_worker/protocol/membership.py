@@ -1,6 +1,6 @@
 """A worker's place in the job: joining, meeting the other ranks, leaving. The coordinator alone answers all of it."""
 
-from ps_proto.requests import Barrier, GetCluster, JoinJob, LeaveJob
+from ps_proto.requests import Barrier, GetCluster, GetStats, JoinJob, LeaseRenewed, LeaveJob, RenewLease
 from ps_proto.values import Mode
 from ps_worker.asking import Operation
 from ps_worker.protocol.peers import Peers
@@ -27,6 +27,15 @@ class Membership:
         joined = yield from self._peers.ask_coordinator(asked)
         self._view.take_rank(joined)
         self._barrier = joined.barrier
+
+    def renew(self) -> Operation[LeaseRenewed]:
+        """Renew the lease, in one attempt: the next one comes soon."""
+        self._view.check_ranked("renew a lease")
+        asked = RenewLease(self._view.rank, self._view.incarnation, self._view.clock)
+        renewed: LeaseRenewed = yield from self._peers.try_coordinator(asked)
+        if renewed.timeline > self._view.timeline:
+            yield from self._peers.try_all(GetStats(self._view.fence()))  # for the clock to which the servers went back
+        return renewed
 
     def barrier(self, value: int) -> Operation[int]:
         """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""

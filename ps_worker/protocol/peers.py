@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ps_proto.errors import NotOwner, ParameterServerError, RolledBack, StaleTimeline
+from ps_proto.errors import NotOwner, ParameterServerError, RolledBack, StaleIncarnation, StaleTimeline
 from ps_proto.requests import Assign, Cluster, GetCluster, InstallMap, Pull, Push
 from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
 from ps_worker.protocol.view import View
@@ -56,9 +56,29 @@ class Peers:
         self._view.check_not_over()
         try:
             return (yield from self._asker.ask(questions, on_refused))
-        except RolledBack as error:
-            self._view.over = error
+        except (RolledBack, StaleIncarnation) as error:
+            self._view.over = replace(error)  # without the frames that it came through
             raise
+
+    def try_coordinator(self, body: Any) -> Operation[Any]:
+        """Ask the coordinator once; return its reply or raise the error that stands for its lack."""
+        return (yield from self._try({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
+
+    def try_all(self, body: Any) -> Operation[dict[str, Any]]:
+        """Ask every server of the map the same, once; return the replies by server, or raise the error of one that gave none."""
+        return self._try({server.name: Question(server.address, body) for server in self._view.map.servers})
+
+    def _try(self, questions: Mapping[str, Question]) -> Operation[dict[str, Any]]:
+        self._view.check_not_over()
+        outcomes = yield from self._asker.ask_once(questions)
+        errors = [outcome for outcome in outcomes.values() if isinstance(outcome, ParameterServerError)]
+        for error in errors:
+            if isinstance(error, RolledBack | StaleIncarnation):
+                self._view.over = replace(error)  # without the frames that it came through
+                raise error
+        if errors:
+            raise errors[0]
+        return outcomes
 
     def ask_all(self, body: Any) -> Operation[dict[str, Any]]:
         """Ask every server of the map the same."""

@@ -242,6 +242,14 @@ class Worker:
         self._writer.check_all_acknowledged()
         yield from self._steps.flush()
 
+    def renew(self) -> Operation[None]:
+        """Renew the lease, in one attempt, and take what the coordinator orders along with the next step that ends (R8).
+
+        RolledBack or StaleIncarnation, which every later operation raises too, where this worker's part is over.
+        """
+        renewed = yield from self._membership.renew()
+        self._steps.take_orders(renewed.orders)
+
     def leave(self) -> Operation[None]:
         """Finish a step that has pushes, leave the roster after it, and wait for its fold (R6, R14)."""
         self._writer.check_all_acknowledged()
