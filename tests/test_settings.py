@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ps_proto.address import split_address
+from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge.address import is_loopback, is_wildcard, join_address
 from ps_server.edge.settings import ServerSettings, SettingsError, load
@@ -154,3 +155,35 @@ def test_addresses_are_joined_and_split_again(host: str, address: str) -> None:
 )
 def test_hosts_are_told_apart(host: str, loopback: bool, wildcard: bool) -> None:
     assert (is_loopback(host), is_wildcard(host)) == (loopback, wildcard)
+
+
+def test_checkpoints_lie_where_every_process_finds_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = {"servers": "1", "checkpoints": "below/here", "checkpoint_every_steps": "8", "checkpoint_keep": "2"}
+    assert load(CoordinatorSettings, flags, {}).schedule() == Schedule(str(tmp_path / "below" / "here"), 8, 0.0, 2, 10)
+    flags = {"servers": "1", "checkpoints": "s3://bucket/prefix", "checkpoint_every_s": "0.5"}
+    assert load(CoordinatorSettings, flags, {}).schedule() == Schedule("s3://bucket/prefix", 0, 0.5, 3, 10)
+    assert load(CoordinatorSettings, {"servers": "1"}, {}).schedule() == Schedule()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("checkpoint_keep", "0", "greater than or equal to 1"),
+        ("checkpoint_full_every", "0", "greater than or equal to 1"),
+        ("checkpoint_every_steps", "0", "greater than or equal to 1"),
+        ("checkpoint_every_s", "0", "greater than 0"),
+        ("checkpoints", "ftp://host/folder", "a folder, file:///folder, or a URL of s3, s3a, gs, az, azure, abfs, abfss, adl"),
+    ],
+)
+def test_what_no_checkpoint_can_follow_is_refused(name: str, value: str, why: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(CoordinatorSettings, {"servers": "1", name: value}, {})
+    assert caught.value.sentences == [f"{name} is {value!r} (from --{name.replace('_', '-')}), but should be {why}."]
+
+
+@pytest.mark.parametrize("name", ["checkpoint_every_s", "checkpoint_every_steps"])
+def test_a_schedule_without_a_root_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(CoordinatorSettings, {"servers": "1", name: "5"}, {})
+    assert caught.value.sentences == [f"checkpoints is missing: {name} says when to take them, so say where they go."]

@@ -1,6 +1,7 @@
 """The coordinator: who is in the cluster, which server owns what, which tables and which job there are.
 
-core.py decides (a pure state machine) in its rooms: members.py (servers and the map), tables.py, ranks.py and job.py, barriers.py;
+core.py decides (a pure state machine) in its rooms: members.py (servers and the map), tables.py, ranks.py and job.py, barriers.py,
+checkpoints.py (when, by schedule.py, or who asks) with taking.py (how);
 plans.py has the orders to servers, waiting.py what waits. What must be durable goes through journal.py, as the values of stored.py;
 numbering.py gives each number once, notices.py tells the operator. settings.py says how the process is set, core_settings.py how the core
 is, command.py and process.py run it.

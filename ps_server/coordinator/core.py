@@ -1,7 +1,8 @@
 """Who is in the cluster and in the job: members, the shard map, the table registry, ranks, barriers. Never on the data path.
 
 The coordinator answers a request only once every server it concerns has acknowledged its orders, so a client that got its answer finds
-every server ready. Requests that need servers become plans (plans.py), the others are answered at once or wait (waiting.py).
+every server ready. Requests that need servers become plans (plans.py), the others are answered at once or wait (waiting.py). Checkpoints
+have a lane of plans of their own: workers join while one is taken.
 """
 
 import itertools
@@ -9,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ps_proto.errors import InvalidRequest, ParameterServerError
-from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer
+from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer, TakeCheckpoint
 from ps_proto.values import TableSpec
 from ps_server.coordinator.barriers import Barriers
+from ps_server.coordinator.checkpoints import Checkpoints
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.journal import Journal
@@ -22,6 +24,7 @@ from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.stored import Stored
 from ps_server.coordinator.tables import TableRegistry
+from ps_server.coordinator.taking import Taking
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Refuse, Reply, Ticked, Worked
 from sharding.shard_map import Server, ShardMap
@@ -36,18 +39,33 @@ class CoordinatorCore:
         self._journal = Journal()
         self._numbering = Numbering(settings, stored.cluster if stored is not None else None, self._journal)
         self.servers: dict[str, Server] = {}
-        self._plans = Plans(self.servers, itertools.count(1))
+        numbers = itertools.count(1)
+        self._plans = Plans(self.servers, numbers)
+        self._checkpoint_plans = Plans(self.servers, numbers)
+        self._lanes = (self._plans, self._checkpoint_plans)
         self._waiting = WaitingRoom()
         self.notices = Notices()
         self.members = Members(settings.servers_expected, self.servers, self._plans)
         self._tables = TableRegistry(self._numbering, self.members, self._plans)
         self.ranks = Ranks(self._numbering, self.members, self._tables, self._plans)
+        self._taking = Taking(
+            settings.schedule,
+            self._numbering,
+            self.members,
+            self._tables,
+            self.ranks,
+            self._journal,
+            self.notices,
+            stored.checkpoint if stored is not None else None,
+        )
+        self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._checkpoint_plans)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
             JoinJob: self.ranks.join,
             LeaveJob: self.ranks.leave,
             GetCluster: self._get_cluster,
+            TakeCheckpoint: self._checkpoints.take,
             Barrier: Barriers(self.ranks, self._waiting).wait,
         }
 
@@ -67,22 +85,30 @@ class CoordinatorCore:
                         effects.append(Reply(request, reply))
             case Answered(order, outcome):
                 if not self.members.take_answer(order, outcome, now_s, effects):
-                    self._plans.on_answer(order, outcome, now_s, effects)
+                    for plans in self._lanes:
+                        plans.on_answer(order, outcome, now_s, effects)
             case Worked(number, outcome):
-                self._plans.on_worked(number, outcome, now_s, effects)
+                for plans in self._lanes:
+                    plans.on_worked(number, outcome, now_s, effects)
             case Dropped(request):
-                for room in (self._waiting, self.members, self._plans):
+                for room in (self._waiting, self.members, *self._lanes):
                     room.forget(request)
             case Ticked():
                 pass
         self.members.question_rivals(effects)
-        self._plans.advance(now_s, effects)
-        self._plans.expire(now_s, effects)
-        self._plans.give_orders_again(now_s, effects)
-        self._plans.advance(now_s, effects)
+        self._go_on(self._plans, now_s, effects)
+        for _ in range(2):  # where one of the schedule ends, the next begins
+            self._checkpoints.begin_due(now_s)
+            self._go_on(self._checkpoint_plans, now_s, effects)
         self._waiting.wake(now_s, effects)
         persist = self._journal.take()
         return [*([persist] if persist is not None else []), *effects, *self.notices.take()]
+
+    def _go_on(self, plans: Plans, now_s: float, effects: list[Effect]) -> None:
+        plans.advance(now_s, effects)
+        plans.expire(now_s, effects)
+        plans.give_orders_again(now_s, effects)
+        plans.advance(now_s, effects)
 
     def _turn_of(self, body: Body) -> Turn:
         turn = self._turns.get(type(body))
@@ -91,8 +117,9 @@ class CoordinatorCore:
         return turn
 
     def deadline_s(self) -> float | None:
-        """Return when a Ticked is due: a request that gives up, or an order to be given again."""
-        return min(self._waiting.due_s() + self._plans.due_s(), default=None)
+        """Return when a Ticked is due: a request that gives up, an order to be given again, or a checkpoint."""
+        due_s = self._waiting.due_s() + self._checkpoints.due_s()
+        return min([*due_s, *[each_s for plans in self._lanes for each_s in plans.due_s()]], default=None)
 
     # --- looking ---------------------------------------------------------------------------------------------------------
 
@@ -117,6 +144,7 @@ class CoordinatorCore:
             mode=running.mode if running else None,
             ranks=dict(running.ranks) if running else {},
             servers={name: server.address for name, server in sorted(self.servers.items())},
+            checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
         )
 

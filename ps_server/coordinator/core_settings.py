@@ -1,6 +1,8 @@
 """How the coordinator's core is set."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ps_server.coordinator.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,7 +10,9 @@ class CoreSettings:
     """What holds for a coordinator's life.
 
     servers_expected  how many servers share the rows.     cluster  the id of a new cluster, 0: none; one that is stored keeps its own.
+    schedule          of checkpoints.
     """
 
     servers_expected: int
     cluster: int = 0
+    schedule: Schedule = field(default_factory=Schedule)

@@ -48,3 +48,13 @@ class Numbering:
         """Take the number of a table's creation, from 1."""
         self._keep(replace(self._last, last_creation=self._last.last_creation + 1))
         return self._last.last_creation
+
+    def next_checkpoint(self) -> int:
+        """Take the number of an attempt to take a checkpoint, from 1."""
+        self._keep(replace(self._last, last_checkpoint=self._last.last_checkpoint + 1))
+        return self._last.last_checkpoint
+
+    def pass_checkpoint(self, number: int) -> None:
+        """Take no number of a checkpoint up to this one any more."""
+        if number > self._last.last_checkpoint:
+            self._keep(replace(self._last, last_checkpoint=number))

@@ -116,6 +116,10 @@ class Plans:
                 return
         self._queue.append(_Planned(key, make_plan(), {request: asking}, asking.until_s))
 
+    def add_unasked(self, key: Hashable, plan: Plan) -> None:
+        """Queue a plan for which no request waits."""
+        self._queue.append(_Planned(key, plan))
+
     def add_for_all(self, key: Hashable, plan: Plan, why: str) -> None:
         """Let a plan run next that nobody asked for and without which nothing else may run.
 
@@ -137,6 +141,11 @@ class Plans:
         self.give_up(running)
         self._refusals += [Refuse(request, waiting) for planned in self._queue for request in planned.requests]
         self._queue.clear()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a plan runs or waits."""
+        return bool(self._all())
 
     def has(self, key: Hashable) -> bool:
         """Return whether a plan of this key runs or waits."""

@@ -1,10 +1,24 @@
 """How the coordinator is set."""
 
 from pathlib import Path
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
+from ps_server.coordinator.schedule import Schedule
 from ps_server.edge.settings import ProcessSettings
+from ps_server.storage.roots import SCHEMES
+
+
+def _everywhere(root: str) -> str:
+    """Return a root as every process understands it: a folder with all above it. ValueError for what is no root."""
+    scheme, separator, _ = root.partition("://")
+    if separator and scheme not in ("file", *SCHEMES):
+        raise ValueError(f"should be a folder, file:///folder, or a URL of {', '.join(SCHEMES)}")
+    return root if separator else str(Path(root).absolute())
+
+
+Root = Annotated[str, AfterValidator(_everywhere)]
 
 
 class CoordinatorSettings(ProcessSettings):
@@ -14,3 +28,29 @@ class CoordinatorSettings(ProcessSettings):
 
     servers: int = Field(ge=1, le=256, description="How many servers to wait for before the rows are shared out among them.")
     state: Path | None = Field(None, description="Folder of the cluster's state, from which a coordinator that is started again goes on.")
+    checkpoints: Root | None = Field(
+        None, min_length=1, description="Folder or URL for checkpoints, which all servers see; they go back to the last one if one dies."
+    )
+    checkpoint_every_steps: int | None = Field(None, ge=1, description="Take a checkpoint at each multiple of so many steps.")
+    checkpoint_every_s: float | None = Field(None, gt=0, description="Take a checkpoint after so many seconds of a job.")
+    checkpoint_keep: int = Field(3, ge=1, description="How many checkpoints stay, beside those that they need.")
+    checkpoint_full_every: int = Field(
+        10, ge=1, description="Of so many checkpoints in a row, one has all rows; the others have those that changed since."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_root(self) -> Self:
+        every = [name for name in ("checkpoint_every_steps", "checkpoint_every_s") if getattr(self, name) is not None]
+        if every and self.checkpoints is None:
+            raise ValueError(f"checkpoints is missing: {every[0]} says when to take them, so say where they go.")
+        return self
+
+    def schedule(self) -> Schedule:
+        """Return what these settings say about checkpoints."""
+        return Schedule(
+            self.checkpoints or "",
+            self.checkpoint_every_steps or 0,
+            self.checkpoint_every_s or 0.0,
+            self.checkpoint_keep,
+            self.checkpoint_full_every,
+        )

@@ -1,0 +1,86 @@
+"""Checkpoints: who asks for one, and when one is due by itself. taking.py has the plan."""
+
+import math
+
+from ps_proto.errors import CheckpointFailed, InvalidRequest, ParameterServerError
+from ps_proto.requests import TakeCheckpoint
+from ps_server.coordinator.members import Members
+from ps_server.coordinator.plans import Now, Plan, Plans
+from ps_server.coordinator.ranks import Ranks
+from ps_server.coordinator.schedule import Schedule
+from ps_server.coordinator.taking import Taking, Wish
+
+AGAIN_S = 10.0  # after one that failed, until the schedule's next
+
+
+class Checkpoints:
+    """The turn of TakeCheckpoint, and the schedule; one is taken at a time, in `plans`, beside all else that the coordinator does."""
+
+    def __init__(self, schedule: Schedule, members: Members, ranks: Ranks, taking: Taking, plans: Plans) -> None:
+        self._schedule = schedule
+        self._members = members
+        self._ranks = ranks
+        self._taking = taking
+        self._plans = plans
+        self._job = 0  # the number of the job for which `_due_s` holds
+        self._due_s = math.inf  # when the next is due by time
+        self._not_before_s = -math.inf
+        self._looked_s = -math.inf  # when it was last asked what is due
+        self._ended_job = 0  # the job whose end has had its checkpoint
+
+    def take(self, request: int, body: TakeCheckpoint, now_s: float) -> None:
+        """Plan to take a checkpoint; answered once it is complete."""
+        root = body.path or self._schedule.root
+        if not root:
+            raise InvalidRequest("path", "missing", "a folder or a URL that all servers see: the coordinator was started without any")
+        if "://" not in root and not root.startswith("/"):
+            raise InvalidRequest("path", repr(root), "absolute, or a URL: the servers may run in other folders")
+        self._members.check_map()
+        self._make_way()
+        wish = Wish(root, body.full, body.at_least, body.wait_s)
+        key = (
+            wish,
+            self._taking.instants,
+        )  # the same question after the servers have begun is for another: the asker may have pushed since
+        self._plans.add(key, request, math.inf, now_s, lambda: self._taking.plan(wish))
+
+    # --- by itself -------------------------------------------------------------------------------------------------------
+
+    def begin_due(self, now_s: float) -> None:
+        """Plan what the schedule wants now: while a job runs, and at its end, after which nothing changes."""
+        self._looked_s = now_s
+        schedule, job = self._schedule, self._ranks.job
+        if not schedule.root or job is None or self._members.shard_map is None:
+            return
+        if job.number != self._job:
+            self._job, self._due_s = job.number, now_s + (schedule.every_s or math.inf)
+        if job.is_over:
+            if self._ended_job != job.number:
+                self._ended_job, self._due_s = job.number, math.inf
+                self._begin(Wish(schedule.root))
+        elif now_s >= self._due_s:
+            self._due_s = now_s + schedule.every_s
+            self._begin(Wish(schedule.root))
+        elif schedule.every_steps and now_s >= self._not_before_s and not self._plans.is_busy:
+            self._begin(Wish(schedule.root, every=schedule.every_steps))
+
+    def due_s(self) -> list[float]:
+        """Return the times at which the schedule wants a turn. One that has passed waits for something else, which is a turn itself."""
+        return [due_s for due_s in (self._due_s, self._not_before_s) if self._looked_s < due_s < math.inf]
+
+    def _begin(self, wish: Wish) -> None:
+        self._make_way()
+        if not self._plans.has(wish):
+            self._plans.add_unasked(wish, self._scheduled(wish))
+
+    def _make_way(self) -> None:
+        """Give up one that waits for a multiple of steps, and of which no server has taken anything; it is planned again."""
+        if self._taking.is_armed:
+            self._plans.give_up(CheckpointFailed(self._schedule.root, "the coordinator", "another one came first"))
+
+    def _scheduled(self, wish: Wish) -> Plan:
+        try:
+            return (yield from self._taking.plan(wish))
+        except ParameterServerError:
+            self._not_before_s = (yield Now()) + AGAIN_S
+            raise
