@@ -52,6 +52,7 @@ def in_virtual_time(core: Core) -> tuple[Any, dict[str, bytes], str]:
 def in_this_process(core: Core) -> tuple[Any, dict[str, bytes], str]:
     cluster = InProcess(servers=1, tasks={str: do})
     cluster._cores["scripted:0"] = core
+    cluster.stored.clear()  # what its coordinator has
     return cluster.ask("scripted:0", GetCluster(), 1.0, "scripted", lambda: False), cluster.stored, "scripted:0"
 
 
