@@ -31,6 +31,7 @@ MAX_RESTARTS = 3
 POLL_S = 0.2  # how soon the end of a process is noticed
 START_POLL_S = 0.02
 STOP_GRACE_S = 5.0
+STATE_FILE = "coordinator.sqlite3"
 OWN_VARIABLES = ("ROWSTEAD_SERVER_", "ROWSTEAD_COORDINATOR_")
 
 
@@ -42,7 +43,8 @@ class LocalCluster:
 
     `flags` go to every process, `server_flags` to the servers. start() calls `while_waiting` again and again; what that raises ends it.
     Once it is started, tend() starts again what has ended, each process at most `max_restarts` times, and tells `say` of it; the
-    coordinator listens where it did, so nobody has to look for it. Where it `tends_itself`, a thread of its own does that.
+    coordinator listens where it did, so nobody has to look for it, and goes on from its state, which it keeps in the folder `state`, or in
+    one that goes with the cluster. Where it `tends_itself`, a thread of its own does that.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LocalCluster:
         server_flags: Sequence[str] = (),
         *,
         host: str = "127.0.0.1",
+        state: Path | None = None,
         max_restarts: int = 0,
         tends_itself: bool = False,
         say: Callable[[str], None] = log.warning,
@@ -73,7 +76,8 @@ class LocalCluster:
         self._say = say
         self._while_waiting = while_waiting
         self._posts: list[Post] = []
-        self._folder: Path | None = None  # where the coordinator writes its address
+        self._state = state
+        self._folder: Path | None = None  # where the coordinator writes its address and, without `state`, its state
         self._held: HeldPort | None = None
         self._address = ""
         self._tends_itself = tends_itself
@@ -167,7 +171,11 @@ class LocalCluster:
         """Return its address, which it writes to a file once it listens."""
         self._folder = Path(tempfile.mkdtemp(prefix="rowstead-"))
         announced = self._folder / "coordinator.address"
-        post = self._start("coordinator", "ps_server.coordinator", self._coordinator_flags(announced))
+        state = self._state if self._state is not None else self._folder
+        for old in state.glob(f"{STATE_FILE}*"):  # of a cluster that was: this one begins anew
+            old.unlink()
+        flags = [f"--servers={self._servers}", f"--port={self._hold_port()}", f"--state={state}", f"--announce={announced}"]
+        post = self._start("coordinator", "ps_server.coordinator", flags)
         while not announced.exists():
             self._while_waiting()
             post.child.check()
@@ -176,14 +184,12 @@ class LocalCluster:
             time.sleep(START_POLL_S)
         return announced.read_text().strip()
 
-    def _coordinator_flags(self, announced: Path) -> list[str]:
+    def _hold_port(self) -> int:
         try:
             self._held = HeldPort(self._host)
         except OSError:  # the coordinator says it better
-            port = 0
-        else:
-            port = self._held.port
-        return [f"--servers={self._servers}", f"--port={port}", f"--announce={announced}"]
+            return 0
+        return self._held.port
 
     def _start(self, name: str, module: str, flags: Sequence[str]) -> Post:
         """Start `python -m MODULE FLAGS`, which ends when this process does.
@@ -237,8 +243,9 @@ def local_cluster(
 ) -> LocalCluster:
     """Return a cluster of a coordinator and `servers` servers on this machine, for a `with` block or its start() and stop().
 
-    `timeout_s`  how long start() may take: the first one ever compiles the kernels.     `log_dir`  where the processes' logs are kept; by
-    default they go when the cluster stops.     `rows_max`, `max_request_bytes`  limits of each server, as `ps-server` has them.
+    `timeout_s`  how long start() may take: the first one ever compiles the kernels.     `log_dir`  where the processes' logs and the
+    coordinator's state are kept; by default they go when the cluster stops.     `rows_max`, `max_request_bytes`  limits of each server, as
+    `ps-server` has them.
     `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.
     `max_restarts`  how often each process is started again that ends while it should run.
     Raises InvalidRequest.
@@ -249,5 +256,14 @@ def local_cluster(
     limits = {"--rows-max": rows_max, "--max-request-bytes": max_request_bytes}
     server_flags = [f"{flag}={limit}" for flag, limit in limits.items() if limit is not None]
     flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}"]
-    logs = FileLogs(Path(log_dir) if log_dir is not None else None)
-    return LocalCluster(servers, timeout_s, logs, flags, server_flags, max_restarts=max_restarts, tends_itself=max_restarts != 0)
+    folder = Path(log_dir) if log_dir is not None else None
+    state = state_in(folder)
+    tends_itself = max_restarts != 0
+    return LocalCluster(
+        servers, timeout_s, FileLogs(folder), flags, server_flags, state=state, max_restarts=max_restarts, tends_itself=tends_itself
+    )
+
+
+def state_in(log_dir: Path | None) -> Path | None:
+    """Return where the coordinator's state is kept beside the logs in `log_dir`."""
+    return log_dir / "state" if log_dir is not None else None

@@ -37,7 +37,9 @@ def launch(
         ),
     ] = 1,
     host: Annotated[str, Parameter(help="Address that coordinator and servers listen on.")] = "127.0.0.1",
-    log_dir: Annotated[Path | None, Parameter(help="Folder for a file with each process's lines, beside showing them.")] = None,
+    log_dir: Annotated[
+        Path | None, Parameter(help="Folder for a file with each process's lines, beside showing them, and the coordinator's state.")
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Parameter(help="The least level that coordinator and servers log.")
     ] = "info",

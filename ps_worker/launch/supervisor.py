@@ -19,7 +19,7 @@ from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.launch.timeline import TimelineWatch
-from ps_worker.local_cluster import LocalCluster
+from ps_worker.local_cluster import LocalCluster, state_in
 from ps_worker.place import Place
 from ps_worker.process_log import ProcessLog
 from ps_worker.profiling.at_close import ON
@@ -68,6 +68,7 @@ class Supervisor:
             self._logs,
             [f"--log-level={plan.log_level}", f"--plugins={plan.plugins}"],
             host=plan.host,
+            state=state_in(plan.log_dir),
             max_restarts=plan.max_restarts,
             say=console.say,
             while_waiting=signals.check,

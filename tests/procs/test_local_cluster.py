@@ -8,12 +8,15 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from polling import poll_until
 from procs.started import rowstead
-from ps_proto.errors import ClusterFailed, InvalidRequest
+from ps_proto.errors import ClusterFailed, InvalidRequest, UnknownTable
+from ps_proto.values import Sync, TableSpec
+from ps_worker.connecting import connect
 from ps_worker.local_cluster import local_cluster
 
 
@@ -97,19 +100,28 @@ def test_a_number_of_restarts_that_cannot_be_is_refused(max_restarts: int) -> No
         local_cluster(max_restarts=max_restarts)
 
 
-def test_a_coordinator_that_is_killed_runs_again_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
-    with local_cluster(servers=1) as cluster:
+def test_a_coordinator_that_is_killed_runs_again_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with local_cluster(servers=1, log_dir=tmp_path) as cluster:
         address, before = cluster.address, cluster.pids
         os.kill(before["coordinator"], signal.SIGKILL)
         poll_until(lambda: cluster.pids["coordinator"] != before["coordinator"])
         poll_until(lambda: rowstead("status", address).returncode == 0)
         after = cluster.pids
         assert (cluster.address, after["server-0"]) == (address, before["server-0"])
+        assert (tmp_path / "state" / "coordinator.sqlite3").exists()
     assert all(is_gone(pid) for pid in after.values())
     assert [record.message for record in caplog.records] == [
         "coordinator was killed by SIGKILL; it is started again in 0.5 s (1 of 3 restarts).",
         f"coordinator runs again as process {after['coordinator']}.",
     ]
+
+
+def test_a_cluster_begins_anew_beside_the_logs_of_another(tmp_path: Path) -> None:
+    for _ in range(2):
+        with local_cluster(servers=1, log_dir=tmp_path) as cluster, connect(cluster.address, rank=0, world_size=1, mode=Sync()) as client:
+            with pytest.raises(UnknownTable):
+                client.pull("rows", np.arange(3))
+            client.create_table(TableSpec("rows", dim=1))
 
 
 def test_a_process_that_fails_too_often_is_said_once_with_its_last_words(caplog: pytest.LogCaptureFixture) -> None:
