@@ -10,7 +10,8 @@
                       leasing.py how the coordinator hears that it lives
     local_cluster.py  a cluster of subprocesses on this machine; child.py one of them, process_log.py what it prints,
                       post.py what starts it again, restarts.py how often, held_port.py where it listens each time
-    keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them
+    keeping/          save, load and to_torch; records.py rows with their state, as a client exports and restores them;
+                      roots.py where checkpoints lie
     prefetch/         reading ahead of the training: rows that travel while the batch before computes
     resume/           what a worker needs to go on after a restart
     profiling/        where a step's time goes: ps.profile
@@ -96,7 +97,7 @@ from ps_proto.values import (
 )
 
 if TYPE_CHECKING:
-    from ps_proto.requests import Stats
+    from ps_proto.requests import CheckpointTaken, Stats
     from ps_worker import nn as nn
     from ps_worker import optim as optim
     from ps_worker.client import Client
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
 
 # What needs gRPC, numba or torch is imported when it is first used: name -> the module that has it, and as what where that differs.
 _HOMES = {
+    "CheckpointTaken": "ps_proto.requests",
     "Client": "ps_worker.client",
     "Handle": "ps_worker.driver",
     "LocalCluster": "ps_worker.local_cluster",
@@ -147,6 +149,7 @@ __all__ = [
     "BarrierTimeout",
     "BoundedStaleness",
     "CheckpointFailed",
+    "CheckpointTaken",
     "Client",
     "ClientClosed",
     "ClippedByRowNorm",

@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from ps_proto.errors import InvalidRequest, ObserverCannot
-from ps_proto.requests import OBSERVER, Ids, Rows, Stats
+from ps_proto.requests import OBSERVER, CheckpointTaken, Ids, Rows, Stats
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience
 from ps_worker.capturing import Provider, check_resume
@@ -22,6 +23,7 @@ from ps_worker.late_log import LateLog
 from ps_worker.later_pulls import LaterPull
 from ps_worker.protocol import Worker
 from ps_worker.records import Records, pack
+from ps_worker.roots import absolute_root
 from ps_worker.table_parts import join_parts, records_in_parts, rows_in_parts
 
 T = TypeVar("T")
@@ -368,6 +370,24 @@ class Client:
         self._connection.check_open("agree")
         self._capture.mark()  # the others may have to hear of the step before to come there
         return self._barriers.submit(self._worker.barrier(value))
+
+    def checkpoint(self, path: str | PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
+        """Have a checkpoint written that has every step which this client has finished; return where it lies, once it is complete.
+
+        It is of all tables and all ranks. Training goes on meanwhile; with synchronous tables it waits for the other ranks to finish the
+        same steps, and StalenessTimeout names the slowest after wait_timeout_s, in which it must be written too.
+
+        path   a folder, or a URL such as s3://bucket/prefix, that every server and the coordinator reach; by default the one at which the
+               cluster was told to keep checkpoints.
+        full   write every row. By default only those that changed since the last one at the cluster's own root, elsewhere all.
+
+        Raises CheckpointFailed, which names who failed and why: the checkpoint before it stands.
+        """
+        self._connection.check_open("take a checkpoint")
+        root = absolute_root(path)
+        self._capture.mark()
+        self._pushes.raise_unheard()
+        return self._pushes.run(self._worker.checkpoint(root, full))
 
     # --- looking -----------------------------------------------------------------------------------------------------------------
 

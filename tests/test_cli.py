@@ -3,16 +3,17 @@
 import json
 import subprocess
 import sys
-from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError
-from typing import NoReturn
+from dataclasses import asdict, replace
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from cyclopts import App
 
-from ps_proto.errors import MapBehind, Recovering, Unreachable
-from ps_proto.requests import Cluster, Fence, GetCluster, GetStats, Stats
+from ps_proto.errors import CheckpointFailed, InvalidRequest, MapBehind, ParameterServerError, Recovering, Unreachable
+from ps_proto.requests import CheckpointTaken, Cluster, Fence, GetCluster, GetStats, Stats, TakeCheckpoint
 from ps_proto.values import SGD, Adagrad, Async, Sync, TableSpec
 from ps_server.coordinator.command import coordinator
 from ps_server.coordinator.settings import CoordinatorSettings
@@ -26,7 +27,7 @@ from ps_worker.cli.status import render
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
 
-VERBS = {"coordinator", "launch", "server", "status", "worker"}
+VERBS = {"checkpoint", "coordinator", "launch", "server", "status", "worker"}
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -51,16 +52,17 @@ sys.exit(any(name.split(".")[0] in ("ps_server", "torch") for name in sys.module
     assert "Run a server: it holds a share of the rows" in done.stdout
 
 
-def test_a_checkout_that_is_not_installed_has_the_same_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = {verb.name: verb for verb in verbs.find_verbs()}
-
-    def not_installed(name: str) -> NoReturn:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(verbs, "distribution", not_installed)
+def test_a_checkout_has_its_verbs_whatever_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {verb.name: verb for verb in verbs.find_verbs()}
     monkeypatch.setattr(verbs, "entry_points", lambda group: [])
-    assert {verb.name: verb for verb in verbs.find_verbs()} == installed
-    assert set(installed) == VERBS
+    assert {verb.name: verb for verb in verbs.find_verbs()} == found
+    assert set(found) == VERBS
+
+
+def test_an_installation_has_the_verbs_that_it_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(verbs, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(verbs, "entry_points", lambda group: EntryPoints([EntryPoint("status", "ps_worker.cli.status:status", group)]))
+    assert [verb.name for verb in verbs.find_verbs()] == ["status"]
 
 
 def test_an_unknown_verb_or_flag_is_wrong_usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +188,101 @@ def test_status_before_the_servers_are_there_says_so() -> None:
     assert render(collect(lambda *_: waiting, COORDINATOR, 1.5)) == (
         "Cluster of the coordinator at 127.0.0.1:7070: 0 of 2 servers serve, no shard map yet.\nNo job runs."
     )
+
+
+def test_status_says_what_was_lost_and_what_is_kept() -> None:
+    cluster = replace(CLUSTER, lost=(1, 0), timeline=2, checkpoint=12, notice="Checkpoint 13 failed: no room.")
+    report = collect(lambda address, request, *_: cluster if isinstance(request, GetCluster) else Stats({}, {}), COORDINATOR, 1.5)
+    assert render(report).splitlines()[1:6] == [
+        "Job: mode sync, world size 2, ranks taking part: 0, 1.",
+        "Not heard of for longer than their lease: rank 0, 1.",
+        "It went back to a checkpoint, or to its start, and is on timeline 2.",
+        "Last complete checkpoint: 12.",
+        "Checkpoint 13 failed: no room.",
+    ]
+    assert (report.lost, report.timeline, report.checkpoint, report.notice) == ([1, 0], 2, 12, "Checkpoint 13 failed: no room.")
+
+
+# --- checkpoint --------------------------------------------------------------------------------------------------------------
+
+TAKEN = CheckpointTaken("/data/checkpoint-0000000012", 12, 1_000, 1_234, 56_700_000, 1.25, 0.0034)
+
+
+class SavingTransport:
+    """Answers as the coordinator does."""
+
+    outcome: CheckpointTaken | ParameterServerError = TAKEN
+    asked: ClassVar[list[tuple[object, ...]]] = []
+
+    def call(self, *given: object) -> CheckpointTaken:
+        self.asked.append(given)
+        if isinstance(self.outcome, ParameterServerError):
+            raise self.outcome
+        return self.outcome
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def saving(monkeypatch: pytest.MonkeyPatch) -> type[SavingTransport]:
+    monkeypatch.setattr("ps_worker.transport.grpc.GrpcTransport", SavingTransport)
+    monkeypatch.setattr(SavingTransport, "asked", [])
+    monkeypatch.delenv("ROWSTEAD_COORDINATOR", raising=False)
+    return SavingTransport
+
+
+def test_checkpoint_says_where_it_is(
+    saving: type[SavingTransport], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "checkpoint", COORDINATOR) == 0
+    shown = capsys.readouterr()
+    assert shown.out == (
+        "Checkpoint 12 of step 1000 is in /data/checkpoint-0000000012: 1,234 rows, 56.7 MB in 1.2 s. "
+        "No server stood still for more than 3.4 ms.\n"
+    )
+    assert shown.err == "Writing a checkpoint to where the cluster keeps its own ...\n"
+    assert saving.asked == [(COORDINATOR, TakeCheckpoint("", False, -1, 600.0), 610.0, "The coordinator")]
+
+
+def test_checkpoint_takes_a_folder_of_this_directory_and_the_coordinator_from_the_environment(
+    saving: type[SavingTransport], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROWSTEAD_COORDINATOR", COORDINATOR)
+    assert run_main(monkeypatch, "checkpoint", "--path", "kept", "--full", "--json", "--timeout-s", "5") == 0
+    assert json.loads(capsys.readouterr().out) == asdict(TAKEN)
+    assert saving.asked == [(COORDINATOR, TakeCheckpoint(f"{tmp_path}/kept", True, -1, 5.0), 15.0, "The coordinator")]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (CheckpointFailed("/data", "server-1", "no room"), 1),
+        (Unreachable("The coordinator", COORDINATOR, 1.0, "connection refused"), 1),
+        (InvalidRequest("path", "missing", "given"), 2),
+    ],
+)
+def test_a_checkpoint_that_fails_says_why(
+    outcome: ParameterServerError,
+    code: int,
+    saving: type[SavingTransport],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(saving, "outcome", outcome)
+    assert run_main(monkeypatch, "checkpoint", COORDINATOR) == code
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.splitlines()[1]) == ("", str(outcome))
+
+
+@pytest.mark.parametrize("wrong", [["localhost"], [COORDINATOR, "--timeout-s", "0"], [COORDINATOR, "--path", ""]])
+def test_a_checkpoint_of_nowhere_is_wrong_usage(
+    wrong: list[str], saving: type[SavingTransport], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, "checkpoint", *wrong) == 2
+    assert "but must be" in capsys.readouterr().err
+    assert saving.asked == []
 
 
 @pytest.mark.parametrize("verb", ["launch", "worker"])

@@ -5,10 +5,31 @@ from typing import Any
 
 import pytest
 
-from peers import ASYNC, SYNC, Peers, ids_of, observer, rows_of, shard_map
-from ps_proto.errors import BarrierTimeout, Recovering, RolledBack, StaleTimeline, Unreachable
-from ps_proto.requests import OBSERVER, Barrier, Cluster, Fence, GetCluster, JobJoined, JoinJob, Pull, Push
-from ps_proto.values import BoundedStaleness, Sync
+from peers import ASYNC, NAMES, SYNC, Peers, ids_of, kinds, observer, rows_of, shard_map
+from ps_proto.errors import (
+    BarrierTimeout,
+    CheckpointFailed,
+    Recovering,
+    RolledBack,
+    StalenessTimeout,
+    StaleTimeline,
+    UnfinishedPush,
+    Unreachable,
+)
+from ps_proto.requests import (
+    OBSERVER,
+    Barrier,
+    CheckpointTaken,
+    Cluster,
+    Fence,
+    GetCluster,
+    JobJoined,
+    JoinJob,
+    Pull,
+    Push,
+    TakeCheckpoint,
+)
+from ps_proto.values import BoundedStaleness, Mode, Sync
 from ps_worker.asking import Call, Operation
 from ps_worker.protocol import COORDINATOR, Worker
 from scripted import After, silence
@@ -154,3 +175,51 @@ def test_an_observer_gives_up_on_a_cluster_that_stays_behind_its_servers() -> No
     with pytest.raises(StaleTimeline):
         peers.pull(0)
     assert sum(peers.script.pauses) == 5.0
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------------------
+
+TAKEN = CheckpointTaken("/data/checkpoint-0000000001", 1, 1, 0, 0, 0.1, 0.001)
+
+
+@pytest.mark.parametrize("mode", [Sync(), BoundedStaleness(1)], ids=str)
+def test_a_checkpoint_has_all_that_its_rank_has_finished(mode: Mode) -> None:
+    peers = Peers(mode).joined()
+    peers.push(0)
+    peers.run(peers.worker.end_step())
+    peers.heard()
+    peers.on(TakeCheckpoint, Unreachable(COORDINATOR, "coordinator:1", 1.0, "reset"), TAKEN)
+    assert peers.run(peers.worker.checkpoint("/data", full=True)) == TAKEN
+    heard = peers.heard()
+    assert [(peer, body.finished.clock, body.wait_s) for peer, body in heard[:3]] == [(name, 0, 0.0) for name in NAMES]
+    assert heard[3:] == [(COORDINATOR, TakeCheckpoint("/data", True, 1, 25.0))] * 2
+
+
+def test_a_checkpoint_that_waits_for_a_rank_in_vain_names_it(peers: Peers) -> None:
+    peers.on(TakeCheckpoint, After(25.0, StalenessTimeout(1, 0, 0, 1, 25.0)))
+    with pytest.raises(StalenessTimeout, match=r"waited 25\.0 s for rank 1"):
+        peers.run(peers.worker.checkpoint("", full=False))
+
+
+def test_a_checkpoint_that_failed_is_not_tried_again(peers: Peers) -> None:
+    peers.on(TakeCheckpoint, CheckpointFailed("/data", "server-1", "no room"))
+    with pytest.raises(CheckpointFailed):
+        peers.run(peers.worker.checkpoint("", full=False))
+    assert kinds(peers.heard()) == [(COORDINATOR, "TakeCheckpoint")]
+
+
+def test_no_checkpoint_is_taken_behind_a_push_that_was_not_acknowledged(peers: Peers) -> None:
+    peers.on(Push, *[silence] * 20)
+    with pytest.raises(Unreachable):
+        peers.push(0)
+    peers.heard()
+    with pytest.raises(UnfinishedPush):
+        peers.run(peers.worker.checkpoint("", full=False))
+    assert peers.heard() == []
+
+
+def test_an_observer_has_a_checkpoint_taken_of_any_step() -> None:
+    peers = observer()
+    peers.on(TakeCheckpoint, TAKEN)
+    peers.run(peers.worker.checkpoint("", full=False))
+    assert peers.heard() == [(COORDINATOR, TakeCheckpoint("", False, -1, 25.0))]

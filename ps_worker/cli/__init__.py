@@ -1,7 +1,8 @@
 """`rowstead`: the command line of users and operators.
 
 verbs.py finds what `rowstead` can do, by entry points, so that the verbs of the servers' side are here without being imported; status.py is
-the verb that looks at a cluster; script_tokens.py tells the flags of `launch` and `worker` from those of the script that they run.
+the verb that looks at a cluster, checkpoint.py the one that saves it; script_tokens.py tells the flags of `launch` and `worker` from those
+of the script that they run.
 """
 
 import sys

@@ -37,7 +37,11 @@ class TableReport:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The whole cluster. `map_version`: 0 until the expected servers are there. `ranks`: rank -> incarnation, of those taking part now."""
+    """The whole cluster. `map_version`: 0 until the expected servers are there. `ranks`: rank -> incarnation, of those taking part now.
+
+    `lost`: the ranks whose lease has run out. `timeline`: how often it went back to a checkpoint. `checkpoint`: the number of the last
+    complete one, 0: none. `notice`: what an operator must know.
+    """
 
     coordinator: str
     servers_expected: int
@@ -45,6 +49,10 @@ class ClusterReport:
     mode: str | None
     world_size: int
     ranks: dict[int, int]
+    lost: list[int]
+    timeline: int
+    checkpoint: int
+    notice: str
     servers: list[ServerReport]
     tables: list[TableReport]
 
@@ -64,6 +72,10 @@ def collect(call: Call, coordinator: str, timeout_s: float) -> ClusterReport:
         mode=cluster.mode.kind if cluster.mode is not None else None,
         world_size=cluster.world_size,
         ranks=dict(cluster.ranks),
+        lost=list(cluster.lost),
+        timeline=cluster.timeline,
+        checkpoint=cluster.checkpoint,
+        notice=cluster.notice,
         servers=servers,
         tables=[
             TableReport(

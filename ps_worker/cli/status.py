@@ -48,7 +48,7 @@ def render(report: ClusterReport) -> str:
     """Return the report as lines for people."""
     serving = sum(server.state == "serving" for server in report.servers)
     lines = [f"Cluster of the coordinator at {report.coordinator}: {serving} of {report.servers_expected} servers serve, {_map(report)}."]
-    lines.append(_job(report))
+    lines += [_job(report), *_past(report)]
     if report.servers:
         lines += ["", *_columns([_SERVER_HEADER, *map(_server_cells, report.servers)], right={2, 3, 4})]
         lines += [f"{server.name}: {server.detail}" for server in report.servers if server.detail]
@@ -79,6 +79,20 @@ def _job(report: ClusterReport) -> str:
         return "No job runs."
     ranks = ", ".join(str(rank) for rank in sorted(report.ranks)) or "none"
     return f"Job: mode {report.mode}, world size {report.world_size}, ranks taking part: {ranks}."
+
+
+def _past(report: ClusterReport) -> list[str]:
+    """Return what there is to say of what was lost and of what is kept."""
+    lines = []
+    if report.lost:
+        lines.append(f"Not heard of for longer than their lease: rank {', '.join(map(str, sorted(report.lost)))}.")
+    if report.timeline:
+        lines.append(f"It went back to a checkpoint, or to its start, and is on timeline {report.timeline}.")
+    if report.checkpoint:
+        lines.append(f"Last complete checkpoint: {report.checkpoint}.")
+    if report.notice:
+        lines.append(report.notice)
+    return lines
 
 
 def _columns(rows: Sequence[Sequence[str]], right: set[int]) -> list[str]:

@@ -4,7 +4,7 @@ import ast
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,13 +28,12 @@ def find_verbs() -> list[Verb]:
 
 
 def _of_this_checkout() -> Iterable[EntryPoint]:
-    """Return our own verbs where no installation lists them."""
-    try:
-        distribution("rowstead")
-    except PackageNotFoundError:
-        declared = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"][GROUP]
-        return EntryPoints(EntryPoint(name, value, GROUP) for name, value in declared.items())
-    return ()
+    """Return our own verbs where this is a checkout: if it is installed, that lists the verbs of the day when it was."""
+    project = CHECKOUT / "pyproject.toml"
+    if not project.is_file():
+        return ()
+    declared = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["entry-points"][GROUP]
+    return EntryPoints(EntryPoint(name, value, GROUP) for name, value in declared.items())
 
 
 def _summary(entry: EntryPoint) -> str:

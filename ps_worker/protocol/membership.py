@@ -1,6 +1,16 @@
-"""A worker's place in the job: joining, meeting the other ranks, leaving. The coordinator alone answers all of it."""
+"""A worker's place in the job: joining, meeting the other ranks, having it saved, leaving. The coordinator alone answers all of it."""
 
-from ps_proto.requests import Barrier, GetCluster, GetStats, JoinJob, LeaseRenewed, LeaveJob, RenewLease
+from ps_proto.requests import (
+    Barrier,
+    CheckpointTaken,
+    GetCluster,
+    GetStats,
+    JoinJob,
+    LeaseRenewed,
+    LeaveJob,
+    RenewLease,
+    TakeCheckpoint,
+)
 from ps_proto.values import Mode
 from ps_worker.asking import Operation
 from ps_worker.protocol.peers import Peers
@@ -45,6 +55,16 @@ class Membership:
         self._barrier += 1
         minimum: int = passed.minimum
         return minimum
+
+    def checkpoint(self, path: str, full: bool) -> Operation[CheckpointTaken]:
+        """Have a checkpoint taken that has all that this rank has finished; `path` and `full` as in TakeCheckpoint.
+
+        One request: another would begin another checkpoint.
+        """
+        at_least = -1 if self._view.is_observer else self._view.clock
+        asked = TakeCheckpoint(path, full, at_least, self._peers.wait_timeout_s)
+        taken: CheckpointTaken = yield from self._peers.ask_coordinator(asked)
+        return taken
 
     def leave(self) -> Operation[None]:
         """Tell the coordinator that this rank has left, once every server knows."""

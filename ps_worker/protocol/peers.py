@@ -26,6 +26,7 @@ class Peers:
         self._coordinator = coordinator
         self._view = view
         self._asker = Asker(replace(world, on_wait=partial(_on_wait, view, world.on_wait)), patience)
+        self.wait_timeout_s = patience.wait_timeout_s
         self.wait_s = min(WAIT_SLICE_S, patience.wait_timeout_s)  # how long one request may be parked
 
     def now_s(self) -> float:
@@ -33,7 +34,7 @@ class Peers:
 
     def has_waited_enough(self, started_s: float) -> bool:
         """Return whether as long has passed since `started_s` as this worker would wait for other ranks."""
-        return self.now_s() - started_s >= self._asker.patience.wait_timeout_s
+        return self.now_s() - started_s >= self.wait_timeout_s
 
     def ask_coordinator(self, body: Any) -> Operation[Any]:
         """Ask the coordinator; return its reply."""

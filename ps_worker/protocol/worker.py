@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ps_proto.requests import ColumnLayout, Fence, Finished, GetStats, Ids, Rows
+from ps_proto.requests import CheckpointTaken, ColumnLayout, Fence, Finished, GetStats, Ids, Rows
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience, World
 from ps_worker.protocol.key_lists import IDS_MIN, KeyLists
@@ -255,6 +255,13 @@ class Worker:
         self._writer.check_all_acknowledged()
         yield from self._steps.leave()
         yield from self._membership.leave()
+
+    def checkpoint(self, path: str, full: bool) -> Operation[CheckpointTaken]:
+        """Have a checkpoint written, under the root `path`, "": the cluster's own, that has every step which this worker has finished."""
+        if not self._view.is_observer:
+            self._writer.check_all_acknowledged()
+            yield from self._steps.announce(waits=False)
+        return (yield from self._membership.checkpoint(path, full))
 
     def barrier(self, value: int = 0) -> Operation[int]:
         """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""
