@@ -1,11 +1,11 @@
 """A server's rows as plain dicts, which saves and loads them as a shard does: the slow twin, and the other side of a program in tests."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ps_proto.requests import Done, Finished
+from ps_proto.requests import ColumnLayout, Done, Finished
 from ps_proto.values import Adagrad, TableSpec
 from ps_server.storage.program import Program, Start, T, run
 from ps_server.storage.store import Store
@@ -52,6 +52,8 @@ class DictShard:
         self.left: dict[int, int] = {}
         self.step = 8
         self.timeline = 0
+        self.widths = {spec.name: 2 * spec.dim for spec in specs}  # words of a record
+        self.columns: Mapping[str, tuple[ColumnLayout, ...]] = {}
         self.log: list[Any] = []  # what it was asked
         self._touched: dict[str, set[int]] = {spec.name: set() for spec in specs}
         self._needs_full = {spec.name for spec in specs}
@@ -77,7 +79,7 @@ class DictShard:
             is_full = full or spec.name in self._needs_full
             rows = self.tables[spec.name]
             self._unread.append([(key, record) for key, record in rows.items() if is_full or key in self._touched[spec.name]])
-            heads.append(TableHead(spec, is_full, 2 * spec.dim, ()))
+            heads.append(TableHead(spec, is_full, self.widths[spec.name], tuple(self.columns.get(spec.name, ()))))
             self._touched[spec.name] = set()
         self._needs_full = set()
         buckets = np.flatnonzero(self.shard_map.owners == self.shard).astype(np.int32)
@@ -125,7 +127,7 @@ class DictShard:
         raise AssertionError(f"a shard is not asked {body}")
 
     def _read(self, table: int, bytes_max: int) -> Piece | Done:
-        words = 2 * self.specs[table].dim
+        words = self.widths[self.specs[table].name]
         count = max(1, bytes_max // (8 + 4 * words))
         rows, self._unread[table] = self._unread[table][:count], self._unread[table][count:]
         if not rows:

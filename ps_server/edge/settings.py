@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 from ps_proto.address import split_address
 from ps_proto.plugins import split_names
 from ps_server.edge.address import is_wildcard
+from ps_server.storage.roots import parse_options
 
 CONFIG = "config"  # names the TOML file itself; a flag or a variable, never a key
 
@@ -39,10 +40,7 @@ def _split_text(names: object) -> object:
 
 
 def _check_options(options: tuple[str, ...]) -> tuple[str, ...]:
-    for option in options:
-        name, separator, _ = option.partition("=")
-        if not separator or not name.strip():
-            raise ValueError(f"{option!r} is no option: give name=value, as in aws_region=eu-west-1")
+    parse_options(options)
     return options
 
 
@@ -72,7 +70,7 @@ class ProcessSettings(BaseModel):
 
     def store_options(self) -> dict[str, str]:
         """Return `checkpoint_options` by name."""
-        return {name.strip(): value.strip() for name, _, value in [option.partition("=") for option in self.checkpoint_options]}
+        return parse_options(self.checkpoint_options)
 
 
 class ServerSettings(ProcessSettings):

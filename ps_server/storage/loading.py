@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_proto.errors import CorruptFile
-from ps_proto.requests import Finished, Ids
+from ps_proto.requests import Finished
 from ps_server.storage.arrays_file import decode
-from ps_server.storage.entries import FileEntry, RowsEntry
 from ps_server.storage.manifest import Manifest
-from ps_server.storage.part import Part, TablePart
-from ps_server.storage.program import Ask, Await, Begin, Get, Program
+from ps_server.storage.part import Part
+from ps_server.storage.program import Ask, Program
 from ps_server.storage.reading import read_file, read_manifest, read_part
+from ps_server.storage.rows_file import FilesAhead, rows_of
 from ps_server.storage.saving import PIECE_BYTES
-from ps_server.storage.store import NotThere
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadPart, LoadRows, Records, SavedNames
+from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadPart, LoadRows, SavedNames
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 
 BucketMask = NDArray[np.bool_]  # bool[16384]
@@ -84,7 +83,7 @@ def _owned_by(task: LoadPart) -> BucketMask:
 
 def _load_layer(task: LoadPart, shares: Sequence[_Share], has_rows: set[str], piece_bytes: int) -> Program[int]:
     """Load the rows of one layer; add its tables to `has_rows`, those that had rows before it."""
-    reader = _Reader(task.source.root, [entry for share in shares for table in share.part.tables for entry in table.parts])
+    reader = FilesAhead(task.source.root, [entry for share in shares for table in share.part.tables for entry in table.parts])
     expected: Counter[str] = Counter()
     for share in shares:
         for table in share.part.tables:
@@ -96,7 +95,7 @@ def _load_layer(task: LoadPart, shares: Sequence[_Share], has_rows: set[str], pi
                 yield Ask(ClearBuckets(task.timeline, table.name, share.shared))
             for entry in table.parts:
                 data = yield from reader.read()
-                ids, records = _rows_of(data, f"{task.source.root}/{entry.file}", table, entry)
+                ids, records = rows_of(data, f"{task.source.root}/{entry.file}", table, entry)
                 if not share.is_whole:
                     chosen = share.shared[buckets_of(table_salt(table.name), ids)]
                     ids, records = ids[chosen], records[chosen]
@@ -109,43 +108,6 @@ def _load_layer(task: LoadPart, shares: Sequence[_Share], has_rows: set[str], pi
                     num_rows += part.size
     has_rows.update(expected)
     return num_rows
-
-
-class _Reader:
-    """Reads files in their order, each while the program makes use of the one before it."""
-
-    def __init__(self, root: str, entries: Sequence[FileEntry]) -> None:
-        self._root = root
-        self._entries = entries
-        self._num_begun = 0
-
-    def read(self) -> Program[memoryview]:
-        """Return the bytes of the next file, as they were written: CorruptFile where they are not."""
-        if self._num_begun == 0:
-            yield from self._begin()
-        entry = self._entries[self._num_begun - 1]
-        try:
-            data: memoryview = yield Await()
-        except NotThere:
-            raise CorruptFile(f"{self._root}/{entry.file}", "it is missing") from None
-        yield from self._begin()
-        entry.check(data, self._root)
-        return data
-
-    def _begin(self) -> Program[None]:
-        if self._num_begun < len(self._entries):
-            yield Begin(Get(self._root, self._entries[self._num_begun].file))
-        self._num_begun += 1
-
-
-def _rows_of(data: memoryview, path: str, table: TablePart, entry: RowsEntry) -> tuple[Ids, Records]:
-    arrays = decode(data, path)
-    ids, records = arrays.get("ids"), arrays.get("records")
-    if ids is None or ids.dtype != np.uint64 or ids.shape != (entry.rows,):
-        raise CorruptFile(path, f"it has no ids of {entry.rows} rows")
-    if records is None or records.dtype != np.uint32 or records.shape != (entry.rows, table.record_words):
-        raise CorruptFile(path, f"it has no records of {entry.rows} rows with {table.record_words} words each")
-    return ids, records
 
 
 def _names_of(data: memoryview, path: str) -> SavedNames:

@@ -1,6 +1,7 @@
 """Which store a root means: the string that a user gives for where checkpoints lie."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,3 +32,24 @@ def open_store(root: str, options: Mapping[str, str] | None = None) -> Store:
     from ps_server.storage.objects import Objects  # here: only who has such a root needs obstore
 
     return Objects(root, options or {})
+
+
+def split_root(text: str) -> tuple[str, int | None]:
+    """Return the root and the number of the checkpoint that a user means: ROOT#12, or ROOT for the newest.
+
+    >>> split_root("s3://bucket/run#12"), split_root("/checkpoints/#1/a")
+    (('s3://bucket/run', 12), ('/checkpoints/#1/a', None))
+    """
+    match = re.fullmatch(r"(.+)#([0-9]+)", text, re.DOTALL)
+    return (match[1], int(match[2])) if match else (text, None)
+
+
+def parse_options(options: Iterable[str]) -> dict[str, str]:
+    """Return an object store's options by name, from texts as "aws_region=eu-west-1"; ValueError where one is none."""
+    values = {}
+    for option in options:
+        name, separator, value = option.partition("=")
+        if not separator or not name.strip():
+            raise ValueError(f"{option!r} is no option: give name=value, as in aws_region=eu-west-1")
+        values[name.strip()] = value.strip()
+    return values
