@@ -41,7 +41,8 @@ class LocalCluster:
     `address`  the coordinator's host:port, for `connect`.     `pids`  {"coordinator": pid, "server-0": pid, ...}, of those that run now.
     The processes end with the `with` block or `stop()`, and also when this process is killed.
 
-    `flags` go to every process, `server_flags` to the servers. start() calls `while_waiting` again and again; what that raises ends it.
+    `flags` go to every process, `server_flags` and `coordinator_flags` to those. start() calls `while_waiting` again and again; what that
+    raises ends it.
     Once it is started, tend() starts again what has ended, each process at most `max_restarts` times, and tells `say` of it; the
     coordinator listens where it did, so nobody has to look for it, and goes on from its state, which it keeps in the folder `state`, or in
     one that goes with the cluster. Where it `tends_itself`, a thread of its own does that.
@@ -54,6 +55,7 @@ class LocalCluster:
         logs: Logs,
         flags: Sequence[str],
         server_flags: Sequence[str] = (),
+        coordinator_flags: Sequence[str] = (),
         *,
         host: str = "127.0.0.1",
         state: Path | None = None,
@@ -72,6 +74,7 @@ class LocalCluster:
         self._host = host
         self._flags = [f"--host={host}", *flags]
         self._server_flags = server_flags
+        self._coordinator_flags = coordinator_flags
         self._max_restarts = max_restarts
         self._say = say
         self._while_waiting = while_waiting
@@ -175,7 +178,7 @@ class LocalCluster:
         for old in state.glob(f"{STATE_FILE}*"):  # of a cluster that was: this one begins anew
             old.unlink()
         flags = [f"--servers={self._servers}", f"--port={self._hold_port()}", f"--state={state}", f"--announce={announced}"]
-        post = self._start("coordinator", "ps_server.coordinator", flags)
+        post = self._start("coordinator", "ps_server.coordinator", [*flags, *self._coordinator_flags])
         while not announced.exists():
             self._while_waiting()
             post.child.check()

@@ -54,6 +54,23 @@ def launch(
     max_restarts: Annotated[
         int, Parameter(help="How often each process is started again that fails; 0: the first that does ends the job.")
     ] = MAX_RESTARTS,
+    checkpoints: Annotated[
+        str | None,
+        Parameter(
+            help="Folder or URL for checkpoints, which all servers see: they go back to the last one if one of them dies. One is taken at "
+            "the job's end."
+        ),
+    ] = None,
+    checkpoint_every_steps: Annotated[int | None, Parameter(help="Take a checkpoint at each multiple of so many steps.")] = None,
+    checkpoint_every_s: Annotated[float | None, Parameter(help="Take a checkpoint after so many seconds.")] = None,
+    checkpoint_keep: Annotated[int | None, Parameter(help="How many checkpoints stay, beside those that they need; 3 unless said.")] = None,
+    checkpoint_full_every: Annotated[
+        int | None, Parameter(help="Of so many checkpoints in a row, one has all rows, the others what changed; 10 unless said.")
+    ] = None,
+    checkpoint_option: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="Option of the object store that checkpoints lie in, as aws_region=eu-west-1; may be given again."),
+    ] = None,
 ) -> int:
     """Run a whole job on this machine: a coordinator, servers, and workers that run a training script.
 
@@ -82,7 +99,27 @@ def launch(
         from ps_worker.launch.console import Console
         from ps_worker.launch.supervisor import Plan, Supervisor
 
-        plan = Plan(servers, workers, (script, *arguments), host, log_dir, log_level, plugins, transport, profile, max_restarts)
+        plan = Plan(
+            servers,
+            workers,
+            (script, *arguments),
+            host,
+            log_dir,
+            log_level,
+            plugins,
+            transport,
+            profile,
+            max_restarts,
+            _flags(
+                checkpoints=checkpoints,
+                checkpoint_every_steps=checkpoint_every_steps,
+                checkpoint_every_s=checkpoint_every_s,
+                checkpoint_keep=checkpoint_keep,
+                checkpoint_full_every=checkpoint_full_every,
+            ),
+            checkpoints is not None,
+            _flags(checkpoint_options=",".join(checkpoint_option) if checkpoint_option else None),
+        )
         return Supervisor(plan, Console(os.environ), signals).run()
 
 
@@ -107,6 +144,11 @@ def worker(
         print(error, file=sys.stderr)
         return WRONG_USAGE
     os.execve(sys.executable, [sys.executable, script, *arguments], {**os.environ, **place.variables(), VARIABLE: transport})
+
+
+def _flags(**values: object) -> tuple[str, ...]:
+    """Return the flags of those that are given. Whether they make sense, the processes say that get them."""
+    return tuple([f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None])
 
 
 def _check_count(name: str, number: int, most: int | None) -> None:

@@ -14,6 +14,7 @@ from ps_proto.plugins import VARIABLE as PLUGINS
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
+from ps_worker.launch.last_checkpoint import LastCheckpoint
 from ps_worker.launch.launched_worker import LaunchedWorker
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
@@ -40,6 +41,8 @@ class Plan:
     command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
     plugins  modules that all processes import, with commas between them     transport  how the workers' rows travel
     profile  whether each worker prints where its time went      max_restarts  how often each process is started again
+    checkpoint_flags  what the coordinator is told of checkpoints     has_checkpoints  whether it takes them
+    store_options  what every process is told of the store they lie in
     """
 
     servers: int
@@ -52,6 +55,9 @@ class Plan:
     transport: str = AUTO
     profile: bool = False
     max_restarts: int = 0
+    checkpoint_flags: tuple[str, ...] = ()
+    has_checkpoints: bool = False
+    store_options: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -66,7 +72,8 @@ class Supervisor:
             plan.servers,
             START_TIMEOUT_S,
             self._logs,
-            [f"--log-level={plan.log_level}", f"--plugins={plan.plugins}"],
+            [f"--log-level={plan.log_level}", f"--plugins={plan.plugins}", *plan.store_options],
+            coordinator_flags=plan.checkpoint_flags,
             host=plan.host,
             state=state_in(plan.log_dir),
             max_restarts=plan.max_restarts,
@@ -74,6 +81,7 @@ class Supervisor:
             while_waiting=signals.check,
         )
         self._workers: list[LaunchedWorker] = []
+        self._last_checkpoint: LastCheckpoint | None = None
 
     def run(self) -> int:
         """Run the job to its end and return the exit code.
@@ -131,12 +139,32 @@ class Supervisor:
             self._signals.check()
             self._cluster.tend()
             has_ended = all([worker.tend(time.monotonic()) for worker in self._workers])  # each one, so a list
+            if self._plan.has_checkpoints:
+                has_ended = self._has_last_checkpoint(has_ended)
             time.sleep(POLL_S)
+
+    def _has_last_checkpoint(self, has_ended: bool) -> bool:
+        """Return whether the job `has_ended` and its last checkpoint has, too. A server that dies under it may let the job go on."""
+        if not has_ended:
+            self._close_last_checkpoint()
+            return False
+        if self._last_checkpoint is None:
+            self._last_checkpoint = LastCheckpoint(self._cluster.address)
+        if not self._last_checkpoint.said:
+            return False
+        self._console.say(self._last_checkpoint.said)
+        return True
+
+    def _close_last_checkpoint(self) -> None:
+        if self._last_checkpoint is not None:
+            self._last_checkpoint.close()
+            self._last_checkpoint = None
 
     def _end(self, number: signal.Signals) -> None:
         """End the workers, asking them with the signal `number` first, then the cluster."""
         self._signals.acts_at_first = True
         self._console.hurry()
+        self._close_last_checkpoint()
         for worker in self._workers:
             worker.post.signal(number)
         deadline_s = time.monotonic() + WORKER_GRACE_S

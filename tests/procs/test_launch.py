@@ -1,6 +1,8 @@
 """`rowstead launch`, with real processes: what it shows, how it ends, and that nothing is left however it ends."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -43,8 +45,10 @@ time.sleep(1000)
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """Run a job to its end, whose workers print their profiles."""
-    with launched(tmp_path_factory.mktemp("ended"), TRAIN, "--servers", "9", "-h", servers=2, flags=("--profile",)) as launch:
+    """Run a job with checkpoints to its end, whose workers print their profiles."""
+    folder = tmp_path_factory.mktemp("ended")
+    flags = ("--profile", f"--checkpoints={folder / 'checkpoints'}", "--checkpoint-every-steps=2")
+    with launched(folder, TRAIN, "--servers", "9", "-h", servers=2, flags=flags) as launch:
         assert launch.wait() == 0, launch.err
         yield launch
 
@@ -56,6 +60,12 @@ def test_a_job_runs_to_its_end(ended: Launched) -> None:
     for server in ("server-0", "server-1"):
         assert f"{server} | " in ended.err
     assert ended.err.count("stopping") == 3  # asked, not killed
+
+
+def test_the_jobs_end_is_in_a_checkpoint(ended: Launched) -> None:
+    (number, folder) = re.findall(r"The job's end is in checkpoint (\d+) in (\S+): [\d,]+ rows written\.", ended.said()[-1])[0]
+    manifest = json.loads((Path(folder) / f"checkpoint-{int(number):010}" / "manifest.json").read_text())
+    assert (manifest["step"], [table["name"] for table in manifest["tables"]]) == (5, ["rows"])
 
 
 def test_each_rank_says_where_its_time_went(ended: Launched) -> None:
