@@ -20,6 +20,7 @@ from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
+from ps_server.coordinator.orders import Orders
 from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.stored import Stored
@@ -45,9 +46,12 @@ class CoordinatorCore:
         self._lanes = (self._plans, self._checkpoint_plans)
         self._waiting = WaitingRoom()
         self.notices = Notices()
-        self.members = Members(settings.servers_expected, self.servers, self._plans)
-        self._tables = TableRegistry(self._numbering, self.members, self._plans)
-        self.ranks = Ranks(self._numbering, self.members, self._tables, self._plans)
+        orders = Orders(self._numbering)
+        self.members = Members(settings.servers_expected, self.servers, stored, self._plans, self._numbering, self._journal)
+        tables_stored = stored.tables if stored is not None else {}
+        self._tables = TableRegistry(tables_stored, self.members, self._plans, self._numbering, orders, self._journal)
+        self.ranks = Ranks(stored, self.members, self._tables, self._plans, self._numbering, orders, self._journal)
+        self._has_begun = stored is None
         self._taking = Taking(
             settings.schedule,
             self._numbering,
@@ -73,6 +77,9 @@ class CoordinatorCore:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one turn; return what to store, and then to send."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.members.begin()
         effects: list[Effect] = []
         match event:
             case Asked(request, body):

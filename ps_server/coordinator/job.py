@@ -1,8 +1,13 @@
 """A job: one run of so many workers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ps_proto.requests import StepOrder
 from ps_proto.values import Mode
+from ps_server.coordinator.stored import StoredJob
+
+MINIMA_KEPT = 64  # a rank that goes on may ask for a barrier that the others have passed
 
 
 @dataclass
@@ -13,11 +18,52 @@ class Job:
     world_size: int
     mode: Mode
     first_clock: int = 0
+    on_lost_worker: str = "wait"  # or "continue"
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those that joined and have not left
     left: set[int] = field(default_factory=set)
+    removed: set[int] = field(default_factory=set)  # those among them that did not say so themselves
     barrier: int = 0  # the generation that ranks wait for next
     at_barrier: dict[int, int] = field(default_factory=dict)  # rank -> the value it brought
-    minimum: int = 0  # of the barrier before: one of its ranks may ask again
+    minima: list[int] = field(default_factory=list)  # of the last barriers that passed, in their order
+    world_size_asked: int = 0  # what its first workers ask for, before others were admitted
+    orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
+
+    def __post_init__(self) -> None:
+        self.world_size_asked = self.world_size_asked or self.world_size
+
+    @classmethod
+    def of(cls, stored: StoredJob, inside: Mapping[int, int]) -> "Job":
+        """Return the job that was stored; `inside`: the incarnation of each rank that takes part. Nobody stands at its barrier."""
+        return cls(
+            stored.number,
+            stored.world_size,
+            stored.mode,
+            stored.first_clock,
+            stored.on_lost_worker,
+            dict(inside),
+            set(stored.left),
+            set(stored.removed),
+            stored.barrier,
+            minima=list(stored.minima),
+            world_size_asked=stored.world_size_asked,
+            orders=list(stored.orders),
+        )
+
+    def stored(self) -> StoredJob:
+        """Return what is to be stored of it."""
+        return StoredJob(
+            self.number,
+            self.world_size,
+            self.mode,
+            self.first_clock,
+            self.on_lost_worker,
+            tuple(sorted(self.left)),
+            tuple(sorted(self.removed)),
+            self.barrier,
+            tuple(self.minima),
+            self.world_size_asked,
+            tuple(self.orders),
+        )
 
     @property
     def is_over(self) -> bool:
@@ -30,11 +76,27 @@ class Job:
 
     def take(self, rank: int, incarnation: int) -> None:
         """Let the rank be this incarnation's; if another one stood at the barrier, it stands there no more."""
+        if self.ranks.get(rank) != incarnation:
+            self.at_barrier.pop(rank, None)
         self.ranks[rank] = incarnation
-        self.at_barrier.pop(rank, None)
 
     def leave(self, rank: int) -> None:
         """End the rank's part in it."""
         self.ranks.pop(rank, None)
         self.left.add(rank)
         self.at_barrier.pop(rank, None)
+
+    @property
+    def may_pass_barrier(self) -> bool:
+        """Whether all who are still in are at the barrier."""
+        return len(self.at_barrier) + len(self.left) == self.world_size
+
+    def pass_barrier(self) -> None:
+        """Open the barrier for those who are there; the next generation is waited for from now on."""
+        self.minima = [*self.minima, min(self.at_barrier.values(), default=0)][-MINIMA_KEPT:]
+        self.barrier, self.at_barrier = self.barrier + 1, {}
+
+    def minimum(self, generation: int) -> int | None:
+        """Return the least value that was brought to a barrier that has passed; None where that was too long ago."""
+        before = self.barrier - generation
+        return self.minima[-before] if before <= len(self.minima) else None

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, Unreachable
 from ps_proto.requests import Done, Fence, GetStats, InstallMap, RegisterServer, ServerRegistered
+from ps_server.coordinator.journal import Journal
+from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plan, Plans
+from ps_server.coordinator.stored import MAP, Stored, StoredMap, StoredServer, server_key
 from ps_server.events import Body, Effect, Refuse, Reply, Tell
 from sharding.rebalance import plan
 from sharding.shard_map import Server, ShardMap
@@ -24,7 +27,15 @@ class _Contender:
 class Members:
     """`servers`: those registered, by name; `shard_map`: set once every server holds it."""
 
-    def __init__(self, servers_expected: int, servers: dict[str, Server], plans: Plans) -> None:
+    def __init__(
+        self,
+        servers_expected: int,
+        servers: dict[str, Server],
+        stored: Stored | None,
+        plans: Plans,
+        numbering: Numbering,
+        journal: Journal,
+    ) -> None:
         self.servers_expected = servers_expected
         self.servers = servers
         self.shard_map: ShardMap | None = None
@@ -32,6 +43,25 @@ class Members:
         self._contenders: list[_Contender] = []
         self._last_map: ShardMap | None = None  # some server may hold it, although not all do
         self._plans = plans
+        self._numbering = numbering
+        self._journal = journal
+        if stored is not None:
+            servers |= {name: one.server for name, one in stored.servers.items()}
+            self._processes = {name: one.nonce for name, one in stored.servers.items()}
+            if stored.shard_map is not None:
+                self._last_map = stored.shard_map.shard_map
+                self.shard_map = self._last_map if stored.shard_map.is_installed else None
+
+    def begin(self) -> None:
+        """Go on after a restart: see that every server is there, or let all have a map at last."""
+        if self.shard_map is not None:
+            self._plans.add_for_all("map", self._find_everyone(self.shard_map), "it was started again, and looks for its servers")
+        elif self._map_is_planned():
+            self._plans.add_for_all("map", self._publish_map(), "the servers are taking a shard map")
+
+    def _find_everyone(self, shard_map: ShardMap) -> Plan:
+        yield InstallMap(shard_map)
+        return Done()
 
     def check_map(self) -> ShardMap:
         """Return the shard map; Recovering where there is none yet."""
@@ -51,7 +81,7 @@ class Members:
         """Take a server in, or ask the one that has its name whether it lives."""
         known = self.servers.get(body.server)
         if known is not None and (known.address, self._processes[known.name]) == (body.address, body.nonce):
-            return ServerRegistered(body.server, known.incarnation)
+            return self._registered(known)
         if known is not None and self.shard_map is not None:
             want = "a name that is not in use: the rows of a server that ended are gone, and this cluster must be started anew"
             raise InvalidRequest("server name", f"{body.server!r}, which the shard map has at {known.address}", want)
@@ -71,17 +101,23 @@ class Members:
 
     def _admit(self, server: Server, nonce: int) -> ServerRegistered:
         self.servers[server.name], self._processes[server.name] = server, nonce
+        self._journal.put(server_key(server.name), StoredServer(server, nonce, must_recover=False))
         if self._map_is_planned():  # again where it replaces one: nothing else runs before there is a map
             self._plans.add_for_all("map", self._publish_map(), "the servers are taking a new shard map")
-        return ServerRegistered(server.name, server.incarnation)
+        return self._registered(server)
+
+    def _registered(self, server: Server) -> ServerRegistered:
+        return ServerRegistered(server.name, server.incarnation, cluster=self._numbering.cluster)
 
     def _map_is_planned(self) -> bool:
         return len(self.servers) == self.servers_expected
 
     def _publish_map(self) -> Plan:
         self._last_map = first = plan(self._last_map, [self.servers[name] for name in sorted(self.servers)])
+        self._journal.put(MAP, StoredMap(first, is_installed=False))
         yield InstallMap(first)
         self.shard_map = first
+        self._journal.put(MAP, StoredMap(first, is_installed=True))
         return Done()
 
     # --- two of one name -------------------------------------------------------------------------------------------------

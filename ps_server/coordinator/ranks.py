@@ -1,12 +1,18 @@
-"""Who takes part in the job under which rank: joining, being replaced (R7), leaving."""
+"""Who takes part in the job under which rank: joining, being replaced, going on where the rank was (R7, R15), leaving."""
+
+from collections.abc import Sequence
 
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
-from ps_proto.requests import Done, FenceRank, JobJoined, JoinJob, LeaveJob, RankFenced, ResolveRank, StartJob
+from ps_proto.requests import Done, Finished, JobJoined, JoinJob, LeaveJob, RankFenced
 from ps_proto.values import Sync
+from ps_server.coordinator.incarnations import Incarnations
 from ps_server.coordinator.job import Job
+from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.numbering import Numbering
+from ps_server.coordinator.orders import Orders
 from ps_server.coordinator.plans import Plan, Plans
+from ps_server.coordinator.stored import JOB, Stored
 from ps_server.coordinator.tables import TableRegistry
 
 WORLD_SIZE_MAX = 1 << 20
@@ -15,20 +21,40 @@ WORLD_SIZE_MAX = 1 << 20
 class Ranks:
     """The running job, or the last one, and every incarnation of each rank."""
 
-    def __init__(self, numbering: Numbering, members: Members, tables: TableRegistry, plans: Plans) -> None:
+    def __init__(
+        self,
+        stored: Stored | None,
+        members: Members,
+        tables: TableRegistry,
+        plans: Plans,
+        numbering: Numbering,
+        orders: Orders,
+        journal: Journal,
+    ) -> None:
         self.job: Job | None = None
         self.joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
-        self._incarnations: dict[int, int] = {}
-        self._nonces: dict[int, dict[int, int]] = {}  # rank -> nonce -> the incarnation it became; two numbers a join, so all are kept
-        self._numbering = numbering
+        self.incarnations = Incarnations(stored.ranks if stored is not None else {}, journal)
         self._members = members
         self._tables = tables
         self._plans = plans
+        self._numbering = numbering
+        self._orders = orders
+        self._journal = journal
+        if stored is not None and stored.job is not None:
+            self.job = Job.of(stored.job, self.incarnations.inside())
+            tables.job_mode = self.job.mode
 
     @property
     def running(self) -> Job | None:
         """The job that runs; None where there was none, or all have left it."""
         return self.job if self.job is not None and not self.job.is_over else None
+
+    def keep_job(self) -> None:
+        """Store the job as it is now."""
+        assert self.job is not None
+        self._journal.put(JOB, self.job.stored())
+
+    # --- joining ---------------------------------------------------------------------------------------------------------
 
     def join(self, request: int, body: JoinJob, now_s: float) -> None:
         """Plan to give a rank to a worker."""
@@ -37,52 +63,72 @@ class Ranks:
         if not 0 <= body.rank < body.world_size:
             raise InvalidRequest("rank", str(body.rank), f"from 0 to {body.world_size - 1}, less than world_size")
         _check_backup_workers(body)
-        _check_served(body)
+        _check_on_lost_worker(body)
         self._members.check_map()
         self._plans.add((body.rank, body.nonce), request, body.wait_s, now_s, lambda: self.plan_join(body))
 
     def plan_join(self, body: JoinJob) -> Plan:
-        """Give the rank to a new incarnation (R7): fence the old one, learn how far it came, settle that on every server."""
-        became = self._nonces.get(body.rank, {}).get(body.nonce)
-        if became is not None:
-            if became < self._incarnations[body.rank]:
-                raise StaleIncarnation(body.rank, self._incarnations[body.rank], became)
-            return self.joined[body.rank]
-        job, term, cluster = self._job_for(body), self._numbering.term, self._numbering.cluster
-        incarnation = self._incarnations[body.rank] = self._incarnations.get(body.rank, 0) + 1
-        fenced: list[RankFenced] = yield FenceRank(term, body.rank, incarnation, cluster)
+        """Give the rank to an incarnation (R7): a new one for a new try, for a repeated one the same."""
+        became = self.incarnations.became(body.rank, body.nonce)
+        if became is None:
+            return (yield from self._join(body, None))
+        newest = self.incarnations.newest(body.rank)
+        if became < newest:
+            raise StaleIncarnation(body.rank, newest, became)
+        if self.incarnations.has_left(body.rank):
+            raise InvalidRequest("nonce", f"of a try to join that became rank {body.rank}, which has left", "a new one: connect again")
+        joined = self.joined.get(body.rank)
+        if joined is not None and joined.incarnation == became:
+            return joined
+        return (yield from self._join(body, became))
+
+    def _join(self, body: JoinJob, incarnation: int | None) -> Plan:
+        """Fence older incarnations, learn how far the rank came, settle that on every server."""
+        job = self._job_for(body)
+        if incarnation is None or job is not self.job:  # of a job that is over, servers may have settled it, and refuse it now
+            incarnation = self.incarnations.begin(body.rank, body.nonce)
+        fenced: list[RankFenced] = yield self._orders.fence_rank(body.rank, incarnation)
         if job is not self.job:
-            start = job.first_clock = max(answer.clock_max for answer in fenced) + 1
-            yield StartJob(term, job.number, job.world_size, job.mode, start, cluster)
+            job.first_clock = max(answer.clock_max for answer in fenced) + 1
+            yield self._orders.start_job(job)
             self.job, self._tables.job_mode = job, job.mode
-            yield ResolveRank(term, body.rank, incarnation, None, start, cluster=cluster)
+            self.keep_job()
+            start, resume = job.first_clock, None
+            yield self._orders.resolve_rank(body.rank, incarnation, None, start)
         else:
-            fact = max([answer.fact for answer in fenced if answer.fact is not None], key=lambda fact: fact.clock, default=None)
-            known = [job.first_clock - 1, *(answer.applied for answer in fenced), *([fact.clock] if fact is not None else [])]
-            start = max(known) + 1
+            fact = last_fact(fenced)
+            start = 1 + max([job.first_clock - 1, *_finished(fenced), *([] if body.resume else [answer.applied for answer in fenced])])
             has_left = any([answer.has_left for answer in fenced])
-            yield ResolveRank(term, body.rank, incarnation, fact, start, has_left, cluster)
+            yield self._orders.resolve_rank(body.rank, incarnation, fact, start, has_left)
             if has_left:  # it said so to some server; now all know, and the rank is for the next job
-                job.leave(body.rank)
-                return (yield from self.plan_join(body))
+                self.end_part(body.rank)
+                return (yield from self._join(body, None))
+            resume = fact if body.resume and fact is not None and fact.clock == start - 1 else None
         if body.rank in job.left:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
-        job.take(body.rank, incarnation)
-        shard_map = self._members.check_map()
-        joined = JobJoined(
+        is_resumed = body.resume and start > job.first_clock
+        return self.take_in(body.rank, incarnation, start, resume.resume if resume is not None else b"", is_resumed)
+
+    def take_in(self, rank: int, incarnation: int, start: int, resume: bytes, is_resumed: bool) -> JobJoined:
+        """Let an incarnation take part from step `start` on, for which every server is ready; return what its worker is told."""
+        job = self.job
+        assert job is not None
+        job.take(rank, incarnation)
+        self.incarnations.join(rank)
+        self.joined[rank] = JobJoined(
             incarnation,
             start,
             job.barrier,
             job.world_size,
             job.mode,
             self._numbering.timeline,
-            shard_map,
+            self._members.check_map(),
             self._tables.ready(),
-            rank=body.rank,
+            rank,
+            resume,
+            is_resumed,
         )
-        self.joined[body.rank] = joined
-        self._nonces.setdefault(body.rank, {})[body.nonce] = incarnation
-        return joined
+        return self.joined[rank]
 
     def _job_for(self, body: JoinJob) -> Job:
         """Return the running job, checked against what the worker asks for, or a new one."""
@@ -92,36 +138,56 @@ class Ranks:
                 raise InvalidRequest("mode", "None", "given by the first worker of a job, such as mode=ps.Sync()")
             self._tables.check_job(body.mode)
             # Its number is never the same twice: a start that was given up may have reached some server.
-            return Job(self._numbering.next_job(), body.world_size, body.mode)
-        if body.world_size != job.world_size:
+            return Job(self._numbering.next_job(), body.world_size, body.mode, on_lost_worker=body.on_lost_worker or "wait")
+        if body.world_size not in (job.world_size, job.world_size_asked):
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
         if body.mode is not None and body.mode != job.mode:
             raise JobMismatch("mode", str(job.mode), str(body.mode))
+        if body.on_lost_worker not in ("", job.on_lost_worker):
+            raise JobMismatch("on_lost_worker", repr(job.on_lost_worker), repr(body.on_lost_worker))
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
         return job
 
+    # --- leaving ---------------------------------------------------------------------------------------------------------
+
     def leave(self, request: int, body: LeaveJob, now_s: float) -> Done:
         """End the part of a rank that every server has let go; of one that was replaced, nothing."""
         if self.job is not None and self.job.ranks.get(body.rank) == body.incarnation:
-            self.job.leave(body.rank)
+            self.end_part(body.rank)
         return Done()
+
+    def end_part(self, rank: int) -> None:
+        """Let a rank be out of the job: every server knows."""
+        assert self.job is not None
+        self.job.leave(rank)
+        self.incarnations.leave(rank)
+        self.keep_job()
 
     def job_of(self, rank: int, incarnation: int) -> Job:
         """Return the job that this incarnation takes part in; StaleIncarnation or InvalidRequest where it takes no part."""
         if self.job is not None and self.job.ranks.get(rank) == incarnation:
             return self.job
-        have = self._incarnations.get(rank, 0)
+        have = self.incarnations.newest(rank)
         if incarnation < have:
             raise StaleIncarnation(rank, have, incarnation)
         want = "a rank that takes part in the running job: connect with rank= and world_size= first"
         raise InvalidRequest("rank", f"{rank}, which has not joined or has left", want)
 
 
-def _check_served(body: JoinJob) -> None:
-    if body.resume:
-        raise InvalidRequest("resume", "True", "False: this version begins anew, above every step known of the rank")
+def last_fact(fenced: Sequence[RankFenced]) -> Finished | None:
+    """Return what the rank finished last, as far as any server heard; with its resume state, where one has that."""
+    facts = [answer.fact for answer in fenced if answer.fact is not None]
+    return max(facts, key=lambda fact: (fact.clock, len(fact.resume)), default=None)
+
+
+def _finished(fenced: Sequence[RankFenced]) -> list[int]:
+    """Return the steps up to which servers count the rank as finished."""
+    return [clock for answer in fenced for clock in (answer.finished, answer.fact.clock if answer.fact is not None else answer.finished)]
+
+
+def _check_on_lost_worker(body: JoinJob) -> None:
     if body.on_lost_worker not in ("", "wait"):
         raise InvalidRequest("on_lost_worker", repr(body.on_lost_worker), "'wait': this version waits for a worker that is lost")
 

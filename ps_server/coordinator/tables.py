@@ -1,22 +1,32 @@
 """The table registry: which tables there are, and which of them every server has."""
 
+from collections.abc import Mapping
+
 from ps_proto.errors import InvalidRequest, ParameterServerError, TableMismatch
-from ps_proto.requests import CreateTable, InstallTable, TableCreated
+from ps_proto.requests import CreateTable, TableCreated
 from ps_proto.values import Mode, Sync, TableSpec
+from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.numbering import Numbering
+from ps_server.coordinator.orders import Orders
 from ps_server.coordinator.plans import Plan, Plans
+from ps_server.coordinator.stored import StoredTable, table_key
 
 
 class TableRegistry:
     """`specs`: every table that was asked for and that no server refused, by name, as its first creator wanted it."""
 
-    def __init__(self, numbering: Numbering, members: Members, plans: Plans) -> None:
-        self.specs: dict[str, TableSpec] = {}
+    def __init__(
+        self, stored: Mapping[str, StoredTable], members: Members, plans: Plans, numbering: Numbering, orders: Orders, journal: Journal
+    ) -> None:
+        self.specs = {name: table.spec for name, table in stored.items()}
         self.job_mode: Mode | None = None  # of the job that runs, or ran last
-        self._installed: set[str] = set()  # tables that every server has acknowledged
-        self._creations: dict[str, int] = {}  # table -> the number of its creation, by which servers tell a late order of another one
+        self._installed = {name for name, table in stored.items() if table.is_installed}  # tables that every server has acknowledged
+        # table -> the number of its creation, by which servers tell a late order of another one
+        self._creations = {name: table.creation for name, table in stored.items()}
         self._numbering = numbering
+        self._orders = orders
+        self._journal = journal
         self._members = members
         self._plans = plans
 
@@ -30,18 +40,24 @@ class TableRegistry:
         have = self.specs.get(spec.name)
         if have is None:
             self._creations[spec.name] = self._numbering.next_creation()
-            have = self.specs[spec.name] = spec  # stored before told (R13)
+            have = self.specs[spec.name] = spec
+            self._keep(spec.name)
         field_name = have.difference(spec)
         if field_name is not None:
             raise TableMismatch(spec.name, field_name, have.described(field_name), spec.described(field_name))
         if spec.name not in self._installed:
             try:
-                yield InstallTable(self._numbering.term, have, self._creations[spec.name], self._numbering.cluster)
+                yield self._orders.install_table(have, self._creations[spec.name])
             except ParameterServerError:  # a server will never have it, and nobody was told that it is there: the name is free again
                 del self.specs[spec.name], self._creations[spec.name]
+                self._journal.delete(table_key(spec.name))
                 raise
             self._installed.add(spec.name)
+            self._keep(spec.name)
         return TableCreated(have)
+
+    def _keep(self, table: str) -> None:
+        self._journal.put(table_key(table), StoredTable(self.specs[table], self._creations[table], table in self._installed))
 
     def check_job(self, mode: Mode) -> None:
         """Raise InvalidRequest where a job of this mode contradicts a table that is there."""
