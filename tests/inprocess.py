@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dict_store import DictStore
 from ps_proto.errors import ClientClosed, ParameterServerError, Unreachable
 from ps_proto.methods import Reader, to_bytes
 from ps_proto.requests import RegisterServer
@@ -25,6 +26,8 @@ from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.edge.timed_core import TimedCore
 from ps_server.events import Answered, Asked, Core, Dropped, Event, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_server.shard.shard import Shard
+from ps_server.storage.program import run
+from ps_server.storage.programs import PROGRAMS
 from ps_worker.asking import Patience
 from ps_worker.client import Client
 from ps_worker.retry import Backoff
@@ -68,7 +71,8 @@ class Fault:
 class InProcess:
     """The cluster. `calls` lists every request that was carried, as (address, body); `before` is called ahead of each, without the lock.
 
-    `tasks`: what does a core's task, by its class, at once. `stored`: what the coordinator made durable.
+    `tasks`: what does a core's task, by its class; the others' programs run at once, on `kept`, whatever root they name. `stored`: what the
+    coordinator made durable.
     """
 
     servers: int = 2
@@ -80,6 +84,7 @@ class InProcess:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     before: Callable[[str, Any], None] = lambda address, body: None
     tasks: TaskDoers = field(default_factory=dict)
+    kept: DictStore = field(default_factory=DictStore)
     stored: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -149,9 +154,28 @@ class InProcess:
                 case Tell():
                     self._turn(address, Answered(effect.order, self._obey(effect)))
                 case Work(number, task):
-                    self._turn(address, Worked(number, self.tasks[type(task)](address, task)))
+                    self._turn(address, Worked(number, self._work(address, task)))
                 case Persist():
                     store(self.stored, effect)
+
+    def _work(self, address: str, task: Any) -> Any:
+        """Do a core's task; return what came of it."""
+        if type(task) in self.tasks:
+            return self.tasks[type(task)](address, task)
+        try:
+            return run(PROGRAMS[type(task)](task), lambda root: self.kept, lambda body: self._hear(address, body))
+        except ParameterServerError as error:
+            return error
+
+    def _hear(self, address: str, body: Any) -> Any:
+        """Ask a core something of its own process; return the reply or raise the error."""
+        self._requests += 1
+        request = self._requests
+        self._turn(address, Asked(request, body))
+        outcome = self._outcomes.pop(request)
+        if isinstance(outcome, ParameterServerError):
+            raise outcome
+        return outcome
 
     def _obey(self, tell: Tell) -> Any:
         if tell.address in self.down:

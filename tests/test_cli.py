@@ -205,7 +205,7 @@ def test_status_says_what_was_lost_and_what_is_kept() -> None:
 
 # --- checkpoint --------------------------------------------------------------------------------------------------------------
 
-TAKEN = CheckpointTaken("/data/checkpoint-0000000012", 12, 1_000, 1_234, 56_700_000, 1.25, 0.0034)
+TAKEN = CheckpointTaken("/data", 12, 1_000, 1_234, 56_700_000, 1.25, 0.0034)
 
 
 class SavingTransport:
@@ -238,8 +238,7 @@ def test_checkpoint_says_where_it_is(
     assert run_main(monkeypatch, "checkpoint", COORDINATOR) == 0
     shown = capsys.readouterr()
     assert shown.out == (
-        "Checkpoint 12 of step 1000 is in /data/checkpoint-0000000012: 1,234 rows, 56.7 MB in 1.2 s. "
-        "No server stood still for more than 3.4 ms.\n"
+        "Checkpoint 12 of step 1000 is in /data: 1,234 rows, 56.7 MB in 1.2 s. No server stood still for more than 3.4 ms.\n"
     )
     assert shown.err == "Writing a checkpoint to where the cluster keeps its own ...\n"
     assert saving.asked == [(COORDINATOR, TakeCheckpoint("", False, -1, 600.0), 610.0, "The coordinator")]
