@@ -18,9 +18,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol, Self, TypedDict, Unpack, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
 
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
+from ps_proto.requests import CheckpointTaken
 from ps_proto.values import Mode, Sync
 from ps_worker.client import Client
 from ps_worker.connecting import connect
@@ -54,6 +55,7 @@ class ConnectOptions(TypedDict, total=False):
     wait_timeout_s: float
     part_size_bytes: int
     transport: str | None
+    on_lost_worker: Literal["wait", "continue"] | None
 
 
 def init(
@@ -153,6 +155,10 @@ class Session:
     def barrier(self) -> None:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
         self.client.barrier()
+
+    def checkpoint(self, path: str | os.PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
+        """Have a checkpoint written that has every step which this worker has finished: see `Client.checkpoint`."""
+        return self.client.checkpoint(path, full=full)
 
     def register(self, name: str, obj: Resumable) -> None:
         """Keep `obj` under `name` as part of what this worker needs to go on after a restart.

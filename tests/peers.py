@@ -1,11 +1,12 @@
 """A coordinator and servers that answer a worker's operations by a script, and note what each of them heard; no core takes part."""
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ps_proto.errors import StepPassed
+from ps_proto.errors import ParameterServerError, StepPassed
 from ps_proto.requests import (
     Barrier,
     BarrierPassed,
@@ -130,6 +131,26 @@ class Peers:
     def pull(self, *ids: int, table: str = "dense") -> list[list[float]]:
         (rows,) = self.run(self.worker.pull([(table, ids_of(*ids))]))
         return [[float(value) for value in row] for row in rows]
+
+
+class PeersTransport:
+    """A transport for a client, on which the peers answer by their script."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.is_closed = threading.Event()
+
+    def call(self, address: str, body: Any, timeout_s: float, peer: str = "The peer") -> Any:
+        outcome = self._peers.answer(Call(peer, address, body, timeout_s))
+        if isinstance(outcome, ParameterServerError):
+            raise outcome
+        return outcome
+
+    def lend(self, nbytes: int) -> None:
+        return None
+
+    def close(self) -> None:
+        self.is_closed.set()
 
 
 def kinds(heard: list[tuple[str, Any]]) -> list[tuple[str, str]]:

@@ -6,9 +6,11 @@ import pytest
 
 from clients import BRIEF, ITEM, alone, ones
 from inprocess import COORDINATOR, PATIENT, Fault, InProcess
+from peers import PATIENCE, Peers, PeersTransport
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, Unreachable
-from ps_proto.requests import JoinJob
+from ps_proto.requests import OBSERVER, JobJoined, JoinJob
 from ps_proto.values import Async, BoundedStaleness, Sync
+from ps_worker.client import Client
 from ps_worker.connecting import connect
 
 
@@ -38,6 +40,9 @@ def test_a_differing_job_is_refused_and_the_client_leaves_no_thread() -> None:
         {"rank": 0, "world_size": 2**40},
         {"rank": 0, "world_size": 1, "mode": "sync"},
         {"resume": True},
+        {"rank": 0, "world_size": 1, "join": True},
+        {"rank": 0, "world_size": 1, "on_lost_worker": "hope"},
+        {"on_lost_worker": "continue"},
         {"rpc_timeout_s": 0},
         {"retry_timeout_s": -1.0},
         {"wait_timeout_s": float("nan")},
@@ -47,6 +52,28 @@ def test_a_differing_job_is_refused_and_the_client_leaves_no_thread() -> None:
 def test_wrong_arguments_of_connect_are_refused_before_anything_is_called(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         connect("nowhere:1", **arguments)
+
+
+def test_what_a_worker_joins_with_goes_to_the_coordinator_and_what_it_gets_is_the_clients() -> None:
+    peers = Peers(Sync())
+    peers.on(JoinJob, JobJoined(9, 17, 6, 2, Sync(), 0, peers.map, (), rank=1, resume=b"state", is_resumed=True))
+    asked = []
+    peers.hooks.insert(0, lambda call: asked.append(call.body) if isinstance(call.body, JoinJob) else None)
+    client = Client("coordinator:1", PeersTransport(peers), PATIENCE, 1, 2, Sync(), resume=True, on_lost_worker="continue")
+    client.disconnect()
+    assert asked == [JoinJob(1, 2, Sync(), asked[0].nonce, 10.0, resume=True, on_lost_worker="continue")]
+    assert (client.rank, client.incarnation, client.clock, client.is_resumed, client.resume) == (1, 9, 17, True, b"state")
+
+
+def test_who_joins_a_running_job_gets_a_rank() -> None:
+    peers = Peers(Sync())
+    peers.on(JoinJob, JobJoined(1, 30, 6, 3, Sync(), 0, peers.map, (), rank=2))
+    asked = []
+    peers.hooks.insert(0, lambda call: asked.append(call.body) if isinstance(call.body, JoinJob) else None)
+    client = Client("coordinator:1", PeersTransport(peers), PATIENCE, None, None, None, joins=True)
+    client.disconnect()
+    assert asked == [JoinJob(OBSERVER, 0, None, asked[0].nonce, 10.0)]
+    assert (client.rank, client.world_size, client.clock, client.is_resumed) == (2, 3, 30, False)
 
 
 def test_a_cluster_without_its_servers_says_how_many_are_missing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clients import in_thread
-from peers import PATIENCE, Peers, kinds
+from peers import PATIENCE, Peers, PeersTransport, kinds
 from polling import poll_until
 from ps_proto.errors import InvalidRequest, ObserverCannot, ParameterServerError, RolledBack, StaleIncarnation, Unreachable
 from ps_proto.requests import GetStats, JobJoined, JoinJob, LeaseRenewed, Pull, RenewLease, StepOrder
@@ -97,8 +97,8 @@ class Leased:
         self.hold.set()
         self.peers.hooks.append(self._answer)
         self._lease_s = lease_s
-        self._is_closed = threading.Event()
-        self.client = Client("coordinator:1", self, PATIENCE, 0, 2, Sync())
+        self._transport = PeersTransport(self.peers)
+        self.client = Client("coordinator:1", self._transport, PATIENCE, 0, 2, Sync())
 
     def _answer(self, call: Call) -> Any:
         match call.body:
@@ -107,22 +107,10 @@ class Leased:
                 return JobJoined(4, 0, 6, 2, mode, 0, self.peers.map, self.peers.tables, rank=0, lease_s=self._lease_s)
             case RenewLease():
                 self.renewals += 1
-                while not (self.hold.wait(0.01) or self._is_closed.is_set()):
+                while not (self.hold.wait(0.01) or self._transport.is_closed.is_set()):
                     pass
                 return self.outcome
         return None
-
-    def call(self, address: str, body: Any, timeout_s: float, peer: str = "") -> Any:
-        outcome = self.peers.answer(Call(peer, address, body, timeout_s))
-        if isinstance(outcome, ParameterServerError):
-            raise outcome
-        return outcome
-
-    def lend(self, nbytes: int) -> None:
-        return None
-
-    def close(self) -> None:
-        self._is_closed.set()
 
     def wait_for_renewals(self, count: int) -> None:
         begun = self.renewals
