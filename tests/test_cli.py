@@ -27,7 +27,7 @@ from ps_worker.cli.status import render
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
 
-VERBS = {"checkpoint", "coordinator", "launch", "server", "status", "worker"}
+VERBS = {"checkpoint", "coordinator", "export", "launch", "server", "status", "worker"}
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
