@@ -266,7 +266,9 @@ def test_a_late_order_of_a_checkpoint_that_is_over_takes_nothing() -> None:
     state = begin(talk, 1)
     assert (state.phase, state.why) == ("failed", f"Checkpoint 1 of {ROOT} is over on server-0: a later one was begun there.")
     assert ask(talk, 2).phase == "written"
-    assert begin(talk, 1, root="elsewhere", tracks=False).phase == "taken"
+    assert begin(talk, 3, root="elsewhere", tracks=False).phase == "taken"
+    assert begin(talk, 2).phase == "failed", "also where a later one is of another root"
+    assert ask(talk, 3).phase == "taken"
 
 
 def test_a_part_that_is_begun_again_under_its_number_waits_for_the_task_of_the_first() -> None:

@@ -47,7 +47,7 @@ class Checkpointer:
         self._task: int | None = None  # the number of the task that writes it
         self._tasks: dict[int, int] = {}  # those that have not ended, also of parts that are over -> the number of their checkpoint
         self._work: list[Work] = []
-        self._over: dict[str, int] = {}  # root -> the greatest number of which no part is taken any more
+        self._over = -1  # the greatest number of which no part is taken any more: a cluster's numbers grow, whatever the root
         self._committed: Source | None = None  # the checkpoint that the next increment stands on
         self._pending: Source | None = None  # the last tracked one, of which nobody has said whether it is complete
 
@@ -59,11 +59,11 @@ class Checkpointer:
         self._membership.check_ready()
         if self._is_known(order):
             return self._state(order.number)
-        if order.number <= self._over.get(order.root, -1):
+        if order.number <= self._over:
             why = f"Checkpoint {order.number} of {order.root} is over on {self._membership.server}: a later one was begun there."
             return CheckpointState(order.number, "failed", self._steps.step, OBSERVER, why=why)
         self._end()
-        self._over[order.root] = order.number - 1
+        self._over = order.number - 1
         if order.tracks:
             self._settle(is_complete=self._pending is not None and self._pending == _base(order))
         self._order, self._phase = order, "armed"
@@ -99,13 +99,13 @@ class Checkpointer:
     def clear(self) -> None:
         """Forget everything: the rows are gone. A part that is being written ends with its task's next question."""
         self._end()
-        self._over = {root: number + 1 for root, number in self._over.items()}
+        self._over += 1
         self._committed = self._pending = None
 
     def stand_on(self, source: Source) -> None:
         """Take this checkpoint, of which all tables were loaded, for the base of the next increment."""
         self._committed = source
-        self._over[source.root] = max(self._over.get(source.root, -1), source.number)
+        self._over = max(self._over, source.number)
 
     # --- the instant ---------------------------------------------------------------------------------------------------------
 
