@@ -56,4 +56,5 @@ def _stack(table: NaiveTable, ids: Ids) -> Rows:
 
 def _exported(table: NaiveTable) -> tuple[Ids, Rows]:
     ids = sorted(table.held)
-    return np.array(ids, np.uint64), np.stack([table.held[id][0] for id in ids])
+    rows = [table.held[id][0] for id in ids]
+    return np.array(ids, np.uint64), np.stack(rows) if rows else np.empty((0, table.spec.dim), np.float32)

@@ -6,7 +6,7 @@ sim.run()                                         # until every script has ended
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,8 +17,11 @@ from ps_proto.errors import ParameterServerError, Unreachable
 from ps_proto.requests import InstallMap, RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
+from ps_server.coordinator.schedule import Schedule
 from ps_server.events import Asked
 from ps_server.shard.shard import Shard
+from ps_server.storage.program import Program
+from ps_server.storage.programs import PROGRAMS
 from ps_worker.asking import Patience, World
 from ps_worker.protocol import Worker
 from ps_worker.retry import Backoff
@@ -31,14 +34,16 @@ PATIENCE = Patience(rpc_timeout_s=0.5, retry_timeout_s=600.0, wait_timeout_s=600
 VIRTUAL_LIMIT_S = 3000.0
 REFUSES_SHARE = 0.5  # of the questions to a process that is gone: the others are never answered
 
+CLUSTER = 0xC0FFEE
 TaskDoers = dict[type, Callable[[str, Any], Any]]  # class of a task -> (the node that orders it, the task) -> its outcome
+Programs = Mapping[type, Callable[[Any], Program[Any]]]  # class of a task -> its program
 
 
 @dataclass
 class Simulation:
     """The cluster; `shard_class` and its like let a test put a planted bug in.
 
-    `tasks`: what does a core's task, by its class, where that is not its program over `disk`.
+    `tasks`: what does a core's task, by its class, where that is not its program over `disk`. `schedule`: of checkpoints.
     """
 
     seed: int
@@ -48,6 +53,8 @@ class Simulation:
     worker_class: type[Worker] = Worker
     patience: Patience = PATIENCE
     tasks: TaskDoers = field(default_factory=dict)
+    programs: Programs = field(default_factory=lambda: PROGRAMS)
+    schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -60,8 +67,9 @@ class Simulation:
         self.offsets_s: dict[str, float] = {}  # node -> how far its clock is ahead
         self.on_death: Callable[[CoreNode], None] = lambda node: None  # called where a core's node has died
         self._next_call = 0
-        self.coordinator = CoordinatorCore(CoreSettings(self.servers))
+        self.coordinator = CoordinatorCore(CoreSettings(self.servers, CLUSTER, self.schedule))
         self.nodes["coordinator"] = CoreNode(self, "coordinator", self.coordinator)
+        self.time.at(0.0, self.nodes["coordinator"].look_at_clock)
         self.shards = {f"server-{index}": self.shard_class(f"server-{index}") for index in range(self.servers)}
         for name, shard in self.shards.items():
             self.nodes[name] = CoreNode(self, name, shard)

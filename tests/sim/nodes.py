@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from ps_proto.errors import ParameterServerError, Unreachable
 from ps_server.events import Answered, Asked, Core, Effect, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
-from ps_server.storage.programs import PROGRAMS
 from ps_worker.asking import Call, Exchange, Pause
 from ps_worker.protocol import COORDINATOR, Worker
 from sim.disk import Died
@@ -101,7 +100,7 @@ class CoreNode:
             case Work(number, task) if type(task) in self.sim.tasks:
                 self.sim.time.at(self.sim.time.now_s + self.sim.rng.uniform(0.0, TASK_S_MAX), self._do, number, task)
             case Work(number, task):
-                working = Working(self, PROGRAMS[type(task)](task), lambda outcome: self._turn(Worked(number, outcome)))
+                working = Working(self, self.sim.programs[type(task)](task), lambda outcome: self._turn(Worked(number, outcome)))
                 self.sim.time.at(self.sim.time.now_s, working.go_on)
             case Persist(puts, deletes):
                 self.store.commit(puts, deletes)
