@@ -96,7 +96,10 @@ class Question:
 
 
 class Conversation:
-    """One shard that owns everything under map 1, with a job that has begun unless `mode` is None."""
+    """One shard that owns everything under map 1, with a job that has begun unless `mode` is None.
+
+    `awaits_registration`: as in Shard; then it has none of these.
+    """
 
     def __init__(
         self,
@@ -107,13 +110,17 @@ class Conversation:
         rows_max: int | None = None,
         server: str = "server-0",
         shard_map: ShardMap | None = None,
+        awaits_registration: bool = False,
     ) -> None:
-        self.shard = Shard(server, rows_max)
+        self.shard = Shard(server, rows_max, awaits_registration=awaits_registration)
         self.now_s = 0.0
         self.told: list[Tell] = []  # orders to other servers that nobody has answered
         self.at_work: list[Work] = []  # tasks that have not ended
         self._questions: dict[int, Question] = {}
         self._map_version = 1 if shard_map is None else shard_map.version
+        self.timeline = 0  # of which workers speak
+        if awaits_registration:
+            return
         self.get(InstallMap(shard_map or map_of(1, server)))
         for spec in tables:
             self.get(InstallTable(1, spec))
@@ -167,7 +174,11 @@ class Conversation:
     # --- what workers and observers say, in short ------------------------------------------------------------------------------
 
     def fence(self, rank: int = OBSERVER, clock: int = 0, incarnation: int = 0) -> Fence:
-        return Fence(self._map_version, rank, incarnation, clock)
+        return Fence(self._map_version, rank, incarnation, clock, self.timeline)
+
+    def follow(self, shard_map: ShardMap, timeline: int) -> None:
+        """Speak under this map and timeline from now on, as those do who join after a rollback."""
+        self._map_version, self.timeline = shard_map.version, timeline
 
     def take_map(self, shard_map: ShardMap) -> None:
         """Give the shard a map, and speak under it from now on."""

@@ -8,7 +8,7 @@ import pytest
 
 from ps_proto.errors import Recovering
 from ps_proto.frames import VERSION
-from ps_proto.requests import Done, LaneOffered, OpenLane, RegisterServer
+from ps_proto.requests import LaneOffered, OpenLane, RegisterServer, ServerRegistered
 from ps_server.edge import process as process_module
 from ps_server.edge.process import ServerRole
 from ps_server.edge.settings import ServerSettings
@@ -24,7 +24,7 @@ class NotedSender:
 
     async def send(self, server: str, address: str, body: object) -> object:
         self.sent.append(body)
-        return Done()
+        return ServerRegistered("server-0", 1)
 
 
 async def test_nobody_hears_of_a_server_before_its_kernels_are_warm(monkeypatch: pytest.MonkeyPatch) -> None:

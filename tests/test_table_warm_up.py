@@ -4,11 +4,14 @@ import asyncio
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from ps_proto.requests import Fence, GetStats, InstallTable
+from ps_proto.requests import Fence, GetStats, InstallTable, RollBack
 from ps_proto.values import SGD, Adagrad, TableSpec, Uniform
 from ps_server.edge.table_warm_up import TableWarmUp
+from sharding.hashing import NUM_BUCKETS
+from sharding.shard_map import Server, ShardMap
 
 USER = TableSpec("user", 4, optimizer=SGD(lr=0.5), initializer=Uniform(-1.0, 1.0))
 TIMEOUT_S = 10.0
@@ -72,6 +75,15 @@ async def test_tables_with_the_same_needs_are_warmed_up_for_once() -> None:
     ):
         await warm_up.prepare(InstallTable(1, spec))
     assert len(compiler.asked) == 6
+
+
+async def test_a_rollback_waits_for_the_kernels_of_its_tables() -> None:
+    compiler = Compiler()
+    compiler.may_end.set()
+    item = replace(USER, name="item", optimizer=Adagrad())
+    shard_map = ShardMap(1, (Server("server-0", "server-0"),), np.zeros(NUM_BUCKETS, np.int32))
+    await TableWarmUp(compiler).prepare(RollBack(1, 0, 1, shard_map, (USER, item), None, None))
+    assert compiler.asked == [USER, item]
 
 
 async def test_what_the_compiler_raises_ends_the_order_and_the_next_tries_anew() -> None:

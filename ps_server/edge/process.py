@@ -7,7 +7,7 @@ import structlog
 
 from ps_proto.errors import Recovering, Unreachable
 from ps_proto.methods import PARAMETER_SERVER
-from ps_proto.requests import LaneOffered, OpenLane, RegisterServer
+from ps_proto.requests import LaneOffered, OpenLane, RegisterServer, ServerRegistered
 from ps_server.edge.aside import run_aside
 from ps_server.edge.lane.listener import LaneListener, LaneSettings
 from ps_server.edge.loop import CoreLoop
@@ -20,6 +20,7 @@ from ps_server.edge.timed_core import TimedCore
 from ps_server.edge.workbench import Workbench
 from ps_server.shard.rehearsal import warm_up, warm_up_for
 from ps_server.shard.shard import Shard
+from ps_server.tasks import Registered
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.1, 2.0
 
@@ -37,7 +38,7 @@ class ServerRole:
     service = PARAMETER_SERVER
 
     def __init__(self, settings: ServerSettings, sender: Sender) -> None:
-        shard = Shard(settings.name, settings.rows_max, settings.max_request_bytes)
+        shard = Shard(settings.name, settings.rows_max, settings.max_request_bytes, awaits_registration=True)
         bench = Workbench(settings.name, settings.store_options())
         self.loop = CoreLoop(TimedCore(shard), sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare, do_task=bench.do)
         self.max_request_bytes = settings.max_request_bytes
@@ -56,13 +57,15 @@ class ServerRole:
         retry_s = RETRY_FIRST_S
         while True:
             try:
-                await self._sender.send("The coordinator", self._settings.coordinator, request)
+                registered = await self._sender.send("The coordinator", self._settings.coordinator, request)
             except (Unreachable, Recovering) as error:
                 cause = error.cause if isinstance(error, Unreachable) else str(error)
                 log.warning("the coordinator does not answer yet", coordinator=self._settings.coordinator, retry_s=retry_s, cause=cause)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, RETRY_MOST_S)
             else:
+                assert isinstance(registered, ServerRegistered)
+                await self.loop.submit(Registered(registered.incarnation, registered.must_recover, registered.cluster))
                 log.info("registered", coordinator=self._settings.coordinator, address=request.address)
                 return
 

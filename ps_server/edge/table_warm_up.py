@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable
 
-from ps_proto.requests import InstallTable
+from ps_proto.requests import InstallTable, RollBack
 from ps_proto.values import TableSpec
 from ps_server.edge.aside import run_aside
 from ps_server.events import Body
@@ -20,13 +20,19 @@ class TableWarmUp:
         self._warm: dict[Hashable, asyncio.Future[None]] = {}
 
     async def prepare(self, body: Body) -> None:
-        """Return once the kernels of the table that `body` orders are compiled; at once for any other body."""
-        if not isinstance(body, InstallTable):
-            return
-        needs = _needs(body.spec)
+        """Return once the kernels of the tables that `body` orders are compiled; at once for any other body."""
+        match body:
+            case InstallTable():
+                await self._warm_up(body.spec)
+            case RollBack():
+                for spec in body.tables:
+                    await self._warm_up(spec)
+
+    async def _warm_up(self, spec: TableSpec) -> None:
+        needs = _needs(spec)
         warming = self._warm.get(needs)
         if warming is None:
-            warming = self._warm[needs] = run_aside("warm-up", lambda: self._warm_up_for(body.spec))
+            warming = self._warm[needs] = run_aside("warm-up", lambda: self._warm_up_for(spec))
         try:
             await asyncio.shield(warming)  # who gives the order up leaves the thread at work: the order comes again
         except Exception:

@@ -1,6 +1,7 @@
 """The tables of a server by name, each under its own mode or the job's."""
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, UnknownTable
@@ -49,6 +50,12 @@ class Catalog:
         if creation >= self._creations.get(spec.name, 0):
             self.open(spec)
             self._creations[spec.name] = creation
+
+    def restart(self, specs: Iterable[TableSpec], job_mode: Mode) -> None:
+        """Open these tables without rows in place of all others; InvalidRequest, changing nothing, where one cannot be opened."""
+        self.tables = {spec.name: Table(spec, self._rows_max) for spec in specs}
+        self.failures.clear()
+        self.job_mode = job_mode
 
     def _is_used(self, table: Table) -> bool:
         """Return whether it has rows, or anybody has read it or has pushes staged."""

@@ -57,6 +57,11 @@ class Exports:
         if number in self._open:
             self._open.pop(number).snapshot.close()
 
+    def clear(self) -> None:
+        """Close all; their numbers are not given again."""
+        for number in list(self._open):
+            self.close(number)
+
     def drop_idle(self, now_s: float) -> None:
         """Close what nobody has read from for IDLE_S."""
         for number in [number for number, export in self._open.items() if now_s - export.used_s >= IDLE_S]:

@@ -1,9 +1,11 @@
 """Whom a server listens to: the shard map, the timeline, the incarnation of each rank and the coordinator's term (R1, R12, R13)."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, StaleIncarnation, StaleOrder, StaleTimeline
+from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, RolledBack, StaleIncarnation, StaleOrder, StaleTimeline
 from ps_proto.requests import OBSERVER, Fence, Ids
 from sharding.hashing import table_salt
 from sharding.partition import all_owned
@@ -15,8 +17,10 @@ CLOCK_MAX = 2**32 - 1  # clock and seq share a push's 64-bit name
 class Membership:
     """The numbers below which requests and orders are refused. None of them ever goes down."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, awaits_registration: bool = False) -> None:
+        """`awaits_registration`: this server may have run before; it serves nothing until `register` says as what it was taken in."""
         self.server = server
+        self.awaits_registration = awaits_registration
         self.shard_map: ShardMap | None = None
         self.timeline = 0
         self.world_size = 0
@@ -25,10 +29,15 @@ class Membership:
         self._term = 0
         self._cluster = 0  # whose orders this server follows; 0: it does not know yet
         self._incarnations: dict[int, int] = {}
-        self._settled: dict[int, int] = {}  # rank -> the incarnation whose start is settled
+        self._settled: dict[int, int] = {}  # rank -> the incarnation whose start is settled, in this timeline
+        self._registered = 0  # the incarnation of this server; 0: nobody has told it
+        self._recovering = "it has not been taken in by the coordinator yet" if awaits_registration else ""  # why it serves nothing
+        self._clocks: dict[int, int] = {}  # rank -> the step with which it went on after the last rollback
 
     def check(self, fence: Fence) -> None:
         """Raise where the sender is behind, or where this server cannot follow it yet."""
+        if fence.timeline < self.timeline and fence.rank in self._clocks:
+            raise RolledBack(fence.rank, self._clocks[fence.rank], self.timeline)
         self.check_timeline(fence.timeline)
         shard_map = self.check_ready()
         if fence.map_version != shard_map.version:
@@ -39,10 +48,16 @@ class Membership:
             self._check_rank(fence)
 
     def check_ready(self) -> ShardMap:
-        """Return the map by which this server serves; Recovering before there is one."""
+        """Return the map by which this server serves; Recovering before there is one, and before there are its rows."""
+        self.check_recovered()
         if self.shard_map is None:
             raise Recovering(self.server, "it has no shard map yet")
         return self.shard_map
+
+    def check_recovered(self) -> None:
+        """Raise Recovering where this server has yet to get back what it held: what it would say of it is not so."""
+        if self._recovering:
+            raise Recovering(self.server, self._recovering)
 
     def _check_rank(self, fence: Fence) -> None:
         self.check_incarnation(fence.rank, fence.incarnation)
@@ -93,14 +108,65 @@ class Membership:
         return {server.name: server.address for server in servers if server.name != self.server}
 
     def take_map(self, shard_map: ShardMap) -> bool:
-        """Follow this map if it is newer; return whether it is."""
+        """Follow this map if it is newer; return whether it is.
+
+        One that means an earlier start of this server is refused with Recovering as its first: whoever holds that map would read initial
+        rows here (R12). A later one that means another start says that this one owns nothing any more.
+        """
         is_newer = self.shard_map is None or shard_map.version > self.shard_map.version
+        if self.shard_map is None:
+            self.check_meant(shard_map)
         if is_newer:
-            names = [server.name for server in shard_map.servers]
-            self._me = names.index(self.server) if self.server in names else -1
-            self.shard_map = shard_map
-            self._owns_all = bool(np.all(shard_map.owners == self._me))
+            self._follow(shard_map)
         return is_newer
+
+    def check_meant(self, shard_map: ShardMap) -> None:
+        """Raise Recovering unless the map names this server as it was started last."""
+        if self._registered and self._place_in(shard_map) < 0:
+            raise Recovering(self.server, f"shard map {shard_map.version} does not name its start {self._registered}")
+
+    def _place_in(self, shard_map: ShardMap) -> int:
+        """Return this server's index in the map; -1 where it is not in it, or another start of it is."""
+        for place, server in enumerate(shard_map.servers):
+            if server.name == self.server and self._registered in (0, server.incarnation):
+                return place
+        return -1
+
+    def _follow(self, shard_map: ShardMap) -> None:
+        self._me = self._place_in(shard_map)
+        self.shard_map = shard_map
+        self._owns_all = bool(np.all(shard_map.owners == self._me))
+
+    def register(self, incarnation: int, must_recover: bool, cluster: int) -> None:
+        """Hear as what the coordinator has taken this server in; with `must_recover` it waits for a rollback. Again changes nothing."""
+        if incarnation == self._registered:
+            return
+        self._registered, self.awaits_registration = incarnation, False
+        self._cluster = cluster or self._cluster
+        self._recovering = "it was started again, and has to load the last checkpoint first" if must_recover else ""
+
+    # --- rollback ------------------------------------------------------------------------------------------------------------
+
+    def roll_back(self, timeline: int, shard_map: ShardMap, clocks: Mapping[int, int], why: str) -> None:
+        """Begin a timeline under this map, and serve nothing, because of `why`, until `recovered`.
+
+        clocks  rank -> the step with which it goes on: what is told to those of the timeline before.
+        """
+        self.timeline = timeline
+        self._follow(shard_map)
+        self._clocks = dict(clocks)
+        self._settled.clear()  # orders of the timeline before are told by that
+        self._recovering = why
+
+    def recovered(self) -> None:
+        """Serve again."""
+        self._recovering = ""
+
+    def cannot_recover(self, why: str) -> None:
+        """Serve nothing, because of `why`, until another rollback."""
+        self._recovering = why
+
+    # --- the coordinator and the ranks -----------------------------------------------------------------------------------------
 
     def check_order(self, term: int, cluster: int = 0) -> None:
         """Raise StaleOrder for an order from a coordinator that was replaced, or of another cluster; follow a newer one.

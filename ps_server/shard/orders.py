@@ -4,42 +4,72 @@ Each may be said again.
 """
 
 from ps_proto.errors import InvalidRequest, Recovering
-from ps_proto.requests import NEVER, Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob, StepDecided
+from ps_proto.requests import NEVER, Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, RollBack, StartJob, StepDecided
 from ps_proto.values import Sync
+from ps_server.events import Body
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.key_lists import KeyLists
 from ps_server.shard.membership import Membership
+from ps_server.shard.parking import Parking, Wait
 from ps_server.shard.steps import Steps
 from ps_server.shard.writing import Writer
+from ps_server.tasks import Registered
 
-ORDERS = (InstallMap, InstallTable, StartJob, FenceRank, ResolveRank)
+ORDERS = (Registered, InstallMap, InstallTable, StartJob, FenceRank, ResolveRank, RollBack)
+
+REGISTRATION_S = 10.0  # how long a map waits for what the coordinator sent before it
 
 
 class Orders:
     """Turns of the coordinator's orders."""
 
-    def __init__(self, membership: Membership, catalog: Catalog, steps: Steps, key_lists: KeyLists, writer: Writer) -> None:
+    def __init__(
+        self, membership: Membership, catalog: Catalog, steps: Steps, key_lists: KeyLists, writer: Writer, parking: Parking
+    ) -> None:
         self._membership = membership
         self._catalog = catalog
         self._steps = steps
         self._key_lists = key_lists
         self._writer = writer
+        self._parking = parking
 
-    def install_map(self, request: int, order: InstallMap, now_s: float) -> Done:
-        """Follow a newer map; any peer may hand it on."""
-        if self._membership.take_map(order.shard_map):
-            self._key_lists.clear()
+    def register(self, request: int, registered: Registered, now_s: float) -> Done:
+        """Hear from the edge as what the coordinator has taken this server in."""
+        self._membership.register(registered.incarnation, registered.must_recover, registered.cluster)
         return Done(self._steps.step)
+
+    def install_map(self, request: int, order: InstallMap, now_s: float) -> Body | None:
+        """Follow a newer map; any peer may hand it on.
+
+        The first map may overtake what the coordinator answered to this server's registration: then it waits for that.
+        """
+
+        def attempt() -> Done | None:
+            if self._membership.awaits_registration:
+                return None
+            if self._membership.take_map(order.shard_map):
+                self._key_lists.clear()
+            return Done(self._steps.step)
+
+        def give_up(after_s: float) -> Recovering:
+            return Recovering(self._membership.server, f"the coordinator has not taken it in after {after_s:.1f} s")
+
+        return self._parking.answer_or_park(request, Wait(None, REGISTRATION_S, attempt, give_up), now_s)
+
+    def _check(self, order: InstallTable | StartJob | FenceRank | ResolveRank) -> None:
+        """Raise where the order is not to be followed, or not yet: what is being loaded would not know of it."""
+        self._membership.check_order(order.term, order.cluster)
+        self._membership.check_recovered()
 
     def install_table(self, request: int, order: InstallTable, now_s: float) -> Done:
         """Open a table; where another creation of its name failed on some server, in place of that one's."""
-        self._membership.check_order(order.term, order.cluster)
+        self._check(order)
         self._catalog.install(order.spec, order.creation)
         return Done(self._steps.step)
 
     def start_job(self, request: int, order: StartJob, now_s: float) -> Done:
         """Begin a job; what ranks of the one before still say is refused."""
-        self._membership.check_order(order.term, order.cluster)
+        self._check(order)
         self._membership.check_timeline(order.timeline)
         if order.world_size < 1:
             raise InvalidRequest("world_size", str(order.world_size), "at least 1")
@@ -54,7 +84,7 @@ class Orders:
 
     def fence_rank(self, request: int, order: FenceRank, now_s: float) -> RankFenced:
         """Refuse the rank's lower incarnations from now on; say how far it came."""
-        self._membership.check_order(order.term, order.cluster)
+        self._check(order)
         self._membership.fence_rank(order.rank, order.incarnation)
         self._key_lists.forget(order.rank)
         clocks, window = self._steps.clocks, self._writer.window
@@ -70,7 +100,7 @@ class Orders:
 
     def resolve_rank(self, request: int, order: ResolveRank, now_s: float) -> Done:
         """Settle how far the rank came, as the coordinator found it."""
-        self._membership.check_order(order.term, order.cluster)
+        self._check(order)
         self._membership.check_timeline(order.timeline)
         clocks = self._steps.clocks
         if order.rank not in clocks.finished:

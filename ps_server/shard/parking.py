@@ -16,9 +16,12 @@ DUE_GONE_MAX = 1_000  # deadlines of requests that were answered, kept until the
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How to go on with a request: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline."""
+    """How to go on with a request: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline.
 
-    fence: Fence
+    `fence`: that of the request; None for an order, which has none.
+    """
+
+    fence: Fence | None
     wait_s: float
     attempt: Callable[[], Body | None]
     give_up: Callable[[float], ParameterServerError]
@@ -78,7 +81,8 @@ class Parking:
             parked = self._parked.pop(request)  # before it is tried: one that meets a bug must not meet it again in every later turn
             wait = parked.wait
             try:
-                self._check(wait.fence)
+                if wait.fence is not None:
+                    self._check(wait.fence)
                 reply = wait.attempt()
                 if reply is None and now_s >= parked.until_s:
                     self._counters.waits_timed_out += 1

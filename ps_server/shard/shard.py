@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import (
     AskCheckpoint,
+    AskRestore,
     Assign,
     BeginCheckpoint,
     CancelCheckpoint,
@@ -34,6 +35,7 @@ from ps_proto.requests import (
     Push,
     ReadExport,
     ResolveRank,
+    RollBack,
     StartJob,
     Stats,
     StepDecided,
@@ -51,13 +53,14 @@ from ps_server.shard.membership import Membership
 from ps_server.shard.orders import ORDERS, Orders
 from ps_server.shard.parking import Parking
 from ps_server.shard.reading import Reader
+from ps_server.shard.restorer import Restorer
 from ps_server.shard.staging import Staging
 from ps_server.shard.steps import Steps
 from ps_server.shard.table import Table, TablePart
 from ps_server.shard.telling import Teller
 from ps_server.shard.window import Names, Window
 from ps_server.shard.writing import Writer
-from ps_server.tasks import OpenPart, ReadPiece, ReadStall, Stall
+from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadRows, OpenPart, ReadPiece, ReadStall, Registered, Stall
 
 REQUEST_BYTES_MAX = 8 << 30
 
@@ -73,11 +76,16 @@ class BucketState:
 class Shard:
     """The core of one server: the rooms that take the turns, and who wakes when."""
 
-    def __init__(self, server: str, rows_max: int | None = None, bytes_max: int = REQUEST_BYTES_MAX) -> None:
-        """Start empty. `rows_max`: of each table; `bytes_max`: of the rows that one request reads."""
+    def __init__(
+        self, server: str, rows_max: int | None = None, bytes_max: int = REQUEST_BYTES_MAX, awaits_registration: bool = False
+    ) -> None:
+        """Start empty. `rows_max`: of each table; `bytes_max`: of the rows that one request reads.
+
+        `awaits_registration`: it may have been started again, and follows no map until it hears Registered (R12).
+        """
         self.server = server
         self.counters = Counters()
-        self.membership = Membership(server)
+        self.membership = Membership(server, awaits_registration)
         self.catalog = Catalog(server, self.counters, rows_max)
         self.steps = Steps(self.membership, self.catalog, self.counters)
         self._exports = Exports(server)
@@ -88,12 +96,15 @@ class Shard:
         )
         self.writer = Writer(self.membership, self.catalog, self.steps, self.key_lists, self.counters)
         self._teller = Teller(self.membership)
-        self.checkpointer = Checkpointer(self.membership, self.catalog, self.steps, self.writer.window, self.counters, itertools.count(1))
+        numbers = itertools.count(1)
+        window = self.writer.window
+        self.checkpointer = Checkpointer(self.membership, self.catalog, self.steps, window, self.counters, numbers)
+        self.restorer = Restorer(self.membership, self.catalog, self.steps, window, self.checkpointer, self._forget, numbers)
         self.steps.on_fold = self.checkpointer.look
         self._orders_taken = 0
         self._woken_at = self._progress()
         finisher = Finisher(self.membership, self.catalog, self.steps, self.key_lists, self._parking)
-        orders = Orders(self.membership, self.catalog, self.steps, self.key_lists, self.writer)
+        orders = Orders(self.membership, self.catalog, self.steps, self.key_lists, self.writer, self._parking)
         self._turns: dict[type[Any], Callable[[int, Any, float], Body | None]] = {
             OpenExport: self.reader.open_export,
             ReadExport: self.reader.read_export,
@@ -102,6 +113,7 @@ class Shard:
             ClearTable: self.writer.clear,
             Finish: finisher.finish,
             GetStats: self._get_stats,
+            Registered: orders.register,
             InstallMap: orders.install_map,
             InstallTable: orders.install_table,
             StartJob: orders.start_job,
@@ -113,6 +125,12 @@ class Shard:
             CancelCheckpoint: self.checkpointer.cancel,
             OpenPart: self.checkpointer.open_part,
             ReadPiece: self.checkpointer.read_piece,
+            RollBack: self.restorer.roll_back,
+            AskRestore: self.restorer.ask,
+            LoadRows: self.restorer.load_rows,
+            ClearBuckets: self.restorer.clear_buckets,
+            LoadNames: self.restorer.load_names,
+            LoadFacts: self.restorer.load_facts,
             ReadStall: lambda request, asked, now_s: Stall(),
         }
 
@@ -139,17 +157,24 @@ class Shard:
             case Answered(order, outcome):
                 self._teller.on_answer(order, outcome, now_s)
             case Worked(number, outcome):
-                self.checkpointer.on_worked(number, outcome)
+                if not self.checkpointer.on_worked(number, outcome):
+                    self.restorer.on_worked(number, outcome)
         self._teller.tell(self.steps.job, self.steps.decider.take_news(), now_s)
         effects += self._teller.due(now_s)
         self.checkpointer.look()
-        effects += self.checkpointer.take_work()
+        effects += self.checkpointer.take_work() + self.restorer.take_work()
         progress = self._progress()
         if progress != self._woken_at:
             effects += self._parking.wake(now_s)
             self._woken_at = progress
         effects += self._parking.expire(now_s)
         return effects
+
+    def _forget(self) -> None:
+        """Drop what goes with no checkpoint; requests that wait are refused when they are looked at."""
+        self._exports.clear()
+        self.key_lists.clear()
+        self._teller.clear()
 
     def _answer(self, asked: Asked, now_s: float) -> Body | None:
         match asked.body:

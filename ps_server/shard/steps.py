@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, StalenessTimeout
-from ps_proto.requests import OBSERVER, Decision, Finished
+from ps_proto.requests import OBSERVER, Decision, Finished, JobState
+from ps_proto.values import Sync
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.clocks import Clocks
 from ps_server.shard.counters import Counters
@@ -48,6 +49,22 @@ class Steps:
         self.reads.clear()
         self._wishes.clear()
         self.decider.start(backup_workers)
+
+    def restart(self, job: JobState | None) -> None:
+        """Begin where a checkpoint left the job; without one, without ranks. What has been since is gone."""
+        if job is None:
+            self.start(self.job, 0, 0, 0)  # the number stays: a late order to start that job changes nothing
+            return
+        backup_workers = job.mode.backup_workers if isinstance(job.mode, Sync) else 0
+        self.start(job.number, job.world_size, job.first_clock, backup_workers)
+        self.step = max(job.step, job.first_clock)
+        finished = {state.rank: max(state.finished, job.first_clock - 1) for state in job.ranks}
+        left_after = {state.rank: finished[state.rank] for state in job.ranks if state.has_left}
+        self.clocks = Clocks(job.world_size, job.first_clock, finished, left_after)
+        for state in job.ranks:
+            if state.fact is not None:
+                self.facts.keep(state.rank, state.fact, since=state.fact.clock)
+        self._fold_what_is_ready()
 
     # --- what a rank did -----------------------------------------------------------------------------------------------------
 

@@ -114,6 +114,11 @@ class Table:
         return self._rows.optimizer
 
     @property
+    def record_words(self) -> int:
+        """Return the 32-bit words of a record as it lies in the slab."""
+        return self._slab.width
+
+    @property
     def columns(self) -> tuple[ColumnLayout, ...]:
         """Return the state columns behind each row, in their order."""
         return tuple([ColumnLayout(column.name, column.words, column.dtype) for column in self._rows.optimizer.columns])

@@ -59,12 +59,19 @@ class Teller:
 
     def on_answer(self, order: int, outcome: Body | ParameterServerError, now_s: float) -> None:
         """Take a server's answer: whatever went wrong, it is told again."""
-        key = self._orders.pop(order)
+        key = self._orders.pop(order, None)
+        if key is None:
+            return  # of before a rollback
         if not isinstance(outcome, ParameterServerError):
             self._open.pop(key, None)
         elif key in self._open:
             telling = self._open[key]
             telling.due_s, telling.pause_s = now_s + telling.pause_s, min(2 * telling.pause_s, AGAIN_MOST_S)
+
+    def clear(self) -> None:
+        """Forget everything: those steps are not decided any more."""
+        self._open.clear()
+        self._orders.clear()
 
     def deadline_s(self) -> float | None:
         """Return when the next one is told again."""
