@@ -7,7 +7,7 @@ import pytest
 
 from dict_store import DictStore
 from ps_proto.errors import Recovering, StorageFailed
-from ps_server.storage.program import Ask, Await, Begin, Delete, Get, List, OneByOne, Program, Put, StoreOperation, one_by_one, run
+from ps_server.storage.program import Ask, AskAll, Await, Begin, Delete, Get, List, OneByOne, Program, Put, StoreOperation, one_by_one, run
 from ps_server.storage.store import NotThere
 
 
@@ -186,6 +186,33 @@ def test_nothing_goes_on_behind_a_program_that_has_ended(refused: bool) -> None:
         run(program(), {"near": near}.__getitem__, ask, start)
     assert waited == ["awaited"]
     assert near.files == {"a": b""}
+
+
+def asking() -> Program[tuple[object, str, object]]:
+    """Ask questions, then some of which one is refused, then none."""
+    answers = yield AskAll(["a", "b", "c"])
+    refusal = ""
+    try:
+        yield AskAll(["a", "refuse", "c"])
+    except Recovering as error:
+        refusal = str(error)
+    return answers, refusal, (yield AskAll([]))
+
+
+@pytest.mark.parametrize("is_stepped", [True, False])
+def test_questions_are_asked_in_order_until_one_is_refused(is_stepped: bool) -> None:
+    asked: list[object] = []
+
+    def note(body: object) -> object:
+        asked.append(body)
+        return ask(body)
+
+    program = one_by_one(asking()) if is_stepped else asking()
+    answers, refusal, none = run(program, dict[str, DictStore]().__getitem__, note)
+    assert answers == ["a!", "b!", "c!"]
+    assert "it restarts" in refusal
+    assert none == []
+    assert asked == ["a", "b", "c", "a", "refuse"]
 
 
 def test_a_program_that_is_stepped_is_closed_with_its_steps() -> None:

@@ -79,13 +79,21 @@ def test_no_answer_of_the_core_is_longer_than_a_piece_and_no_file_than_its_limit
     store, shard = DictStore(), shard_with(50)
     saved(shard, store)
     asked = [body for body in shard.log if isinstance(body, ReadPiece)]
-    assert max([body.bytes_max for body in asked]) == PIECE_BYTES
+    assert {body.bytes_max for body in asked} == {2 * 24, 2 * 32}  # whole rows, of both tables
+    assert max([body.bytes_max for body in asked]) <= PIECE_BYTES
     assert {body.number for body in asked} == {12}
-    assert sum([body.table == 0 for body in asked]) == 26  # 25 pieces of two rows, and one that says that there are no more
     shard.save(full=True)
     run_for(shard, save_part(TASK, file_bytes=1, piece_bytes=1), store)  # a row is the least there is
     part = parse_part(store.files[part_of(12, 0)], "")
     assert [entry.rows for entry in part.tables[0].parts] == [1] * 50
+
+
+def test_a_table_of_few_rows_is_not_asked_often() -> None:
+    store, shard = DictStore(), DictShard("server-0", map_of(1))
+    shard.set("user", 1, (1, 2, 3, 4))
+    shard.save()
+    run_for(shard, save_part(TASK), store)
+    assert [body.table for body in shard.log if isinstance(body, ReadPiece)] == [0, 0, 0, 1]
 
 
 def test_tables_without_rows_and_servers_without_tables_are_parts_too() -> None:
@@ -163,8 +171,8 @@ def test_the_next_file_is_read_out_while_one_is_written() -> None:
 
     shard.save()
     noting: Any = Noting()
-    run_for(noting, save_part(TASK, file_bytes=1 << 20, piece_bytes=1 << 20), store, start)
-    table = ["ReadPiece", "ReadPiece"]
+    run_for(noting, save_part(TASK, file_bytes=1 << 20, piece_bytes=1 << 18), store, start)
+    table = ["ReadPiece"] * 3  # all rows; and two that say that there are no more
     assert order == [
         *["OpenPart", "begun", "written", "begun"],  # names, resume
         *[*table, "written", "begun"],  # of two tables

@@ -11,7 +11,7 @@ question.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +20,7 @@ import structlog
 from ps_proto.errors import ParameterServerError, Recovering
 from ps_server.edge.aside import run_aside
 from ps_server.edge.loop import Ask
-from ps_server.storage.program import run
+from ps_server.storage.program import run_beside
 from ps_server.storage.programs import PROGRAMS
 from ps_server.storage.roots import open_store
 from ps_server.storage.store import Store
@@ -49,7 +49,7 @@ class Workbench:
         begun_s = time.monotonic()
 
         def work() -> None:
-            outcome.append(run(PROGRAMS[type(task)](task), self._open, questions.ask, _start))
+            outcome.append(run_beside(PROGRAMS[type(task)](task), self._open, questions.ask, _start))
 
         done = run_aside(kind, work)
         try:
@@ -77,42 +77,50 @@ class _Questions:
         self._ask = ask
         self._loop = asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._waiting: Future[object] | None = None
+        self._waiting: Future[list[object]] | None = None
         self._is_closed = False
 
-    def ask(self, body: object) -> object:
-        """Ask from the task's thread; return the reply or raise the refusal."""
-        answer: Future[object] = Future()
+    def ask(self, bodies: Sequence[object]) -> list[object]:
+        """Ask from the task's thread; return the replies or raise the first refusal."""
+        answer: Future[list[object]] = Future()
         with self._guard:
             if self._is_closed:
                 raise self._closing()
             self._waiting = answer
-            self._loop.call_soon_threadsafe(self._hand_on, body, answer)
+            self._loop.call_soon_threadsafe(self._ask_next, list(bodies), [], answer)
         return answer.result()
 
     def close(self) -> None:
-        """Refuse the question that waits and those that come; in the loop's thread."""
+        """Refuse the questions that wait and those that come; in the loop's thread."""
         with self._guard:
             self._is_closed = True
-            if self._waiting is not None:
-                _settle(self._waiting, self._closing())
+            if self._waiting is not None and not self._waiting.done():
+                self._waiting.set_exception(self._closing())
 
-    def _hand_on(self, body: object, answer: "Future[object]") -> None:
-        if not answer.done():
-            self._ask(body, lambda outcome: _settle(answer, outcome))
+    def _ask_next(self, bodies: list[object], replies: list[object], answer: "Future[list[object]]") -> None:
+        """Ask the first of what is left; the next one is asked in the loop's next round, after all that has come meanwhile."""
+        if answer.done():
+            return
+        if len(replies) == len(bodies):
+            answer.set_result(replies)
+            return
+
+        def on_outcome(outcome: object) -> None:
+            if answer.done():
+                return
+            if isinstance(outcome, ParameterServerError):
+                answer.set_exception(outcome)
+                return
+            replies.append(outcome)
+            if len(replies) == len(bodies):
+                answer.set_result(replies)
+            else:
+                self._loop.call_soon(self._ask_next, bodies, replies, answer)
+
+        self._ask(bodies[len(replies)], on_outcome)
 
     def _closing(self) -> Recovering:
         return Recovering(self._name, "it is stopping")
-
-
-def _settle(answer: "Future[object]", outcome: object) -> None:
-    """Give a future its outcome, unless it has one."""
-    if answer.done():
-        return
-    if isinstance(outcome, ParameterServerError):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)
 
 
 def _start(work: Callable[[], Any]) -> Callable[[], Any]:

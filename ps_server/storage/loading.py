@@ -21,7 +21,7 @@ from ps_proto.requests import Finished
 from ps_server.storage.arrays_file import decode
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.part import Part
-from ps_server.storage.program import Ask, Program
+from ps_server.storage.program import Ask, AskAll, Program
 from ps_server.storage.reading import read_file, read_manifest, read_part
 from ps_server.storage.rows_file import FilesAhead, rows_of
 from ps_server.storage.saving import PIECE_BYTES
@@ -100,12 +100,14 @@ def _load_layer(task: LoadPart, shares: Sequence[_Share], has_rows: set[str], pi
                     chosen = share.shared[buckets_of(table_salt(table.name), ids)]
                     ids, records = ids[chosen], records[chosen]
                 size = max(1, piece_bytes // (8 + 4 * table.record_words))
+                questions = []
                 for begin in range(0, ids.size, size):
                     part = ids[begin : begin + size]
                     left = max(expected[table.name], part.size)
-                    yield Ask(LoadRows(task.timeline, table.name, part, records[begin : begin + size], left))
+                    questions.append(LoadRows(task.timeline, table.name, part, records[begin : begin + size], left))
                     expected[table.name] -= part.size
-                    num_rows += part.size
+                yield AskAll(questions)
+                num_rows += ids.size
     has_rows.update(expected)
     return num_rows
 

@@ -4,7 +4,7 @@ So the same program runs in a thread against a disk (`run`), and in a simulation
 its operations (`one_by_one`). A store's errors (StorageFailed, NotThere) and those that the core answers with are raised at the `yield`.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
@@ -51,6 +51,15 @@ class Ask(NamedTuple):
     body: object
 
 
+class AskAll(NamedTuple):
+    """Ask the core all of these in order, each in a turn of its own, between which it answers others. Comes back as the list of replies.
+
+    The first refusal is raised, and what follows it is not asked. One such question in place of many spares as many changes of threads.
+    """
+
+    bodies: Sequence[object]
+
+
 StoreOperation = Put | Get | List | Delete
 
 
@@ -64,9 +73,10 @@ class Await(NamedTuple):
     """Wait for the operation that was begun. Comes back, or is raised, as that one does."""
 
 
-Operation = StoreOperation | Ask | Begin | Await
+Operation = StoreOperation | Ask | AskAll | Begin | Await
 Program = Generator[Operation, Any, T]
-OneByOne = Generator[StoreOperation | Ask, Any, T]  # a program that begins nothing
+OneByOne = Generator[StoreOperation | Ask, Any, T]  # a program that begins nothing, and asks one question at a time
+AskMany = Callable[[Sequence[object]], list[Any]]
 Start = Callable[[Callable[[], Any]], Callable[[], Any]]  # (work) -> what waits for its end, and returns or raises what came of it
 
 
@@ -75,7 +85,12 @@ def run(program: Program[T], open_store: Callable[[str], Store], ask: Callable[[
 
     `open_store`: the store at a root; it is called once for each. `start`: does what the program begins; None: it is done at once.
     """
-    hands = _Hands(open_store, ask, start or _at_once)
+    return run_beside(program, open_store, lambda bodies: [ask(body) for body in bodies], start or _at_once)
+
+
+def run_beside(program: Program[T], open_store: Callable[[str], Store], ask: AskMany, start: Start) -> T:
+    """As `run`, with a core that takes several questions at a time, and replies to all or raises the first refusal."""
+    hands = _Hands(open_store, ask, start)
     answer: Any = None
     error: Exception | None = None
     try:
@@ -98,7 +113,7 @@ def run(program: Program[T], open_store: Callable[[str], Store], ask: Callable[[
 class _Hands:
     """Do a program's operations."""
 
-    def __init__(self, open_store: Callable[[str], Store], ask: Callable[[object], object], start: Start) -> None:
+    def __init__(self, open_store: Callable[[str], Store], ask: AskMany, start: Start) -> None:
         self._open_store = open_store
         self._ask = ask
         self._start = start
@@ -108,7 +123,9 @@ class _Hands:
     def do(self, operation: Operation) -> Any:
         match operation:
             case Ask(body):
-                return self._ask(body)
+                return self._ask([body])[0]
+            case AskAll(bodies):
+                return self._ask(bodies)
             case Begin(inner):
                 assert self._begun is None, "one operation is begun at a time"
                 self._begun = self._start(partial(perform, inner, self._store(inner.root)))
@@ -142,7 +159,7 @@ def _at_once(work: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def one_by_one(program: Program[T]) -> OneByOne[T]:
-    """Return the same program as one that begins nothing: it waits for each operation where it would have begun it."""
+    """Return the same program as one that waits for each operation where it would have begun it, and for each answer before it asks on."""
     answer: Any = None
     error: Exception | None = None
     begun: tuple[Any, Exception | None] = (None, None)
@@ -153,16 +170,29 @@ def one_by_one(program: Program[T]) -> OneByOne[T]:
             except StopIteration as end:
                 value: T = end.value
                 return value
-            if isinstance(operation, Await):
-                answer, error = begun
-                continue
             answer, error = None, None
-            try:
-                answer = yield operation.operation if isinstance(operation, Begin) else operation
-            except (ParameterServerError, NotThere) as raised:
-                error = raised
-            if isinstance(operation, Begin):
-                begun, answer, error = (answer, error), None, None
+            match operation:
+                case Await():
+                    answer, error = begun
+                case Begin(inner):
+                    begun = yield from _outcome(inner)
+                case AskAll(bodies):
+                    answer = []
+                    for body in bodies:
+                        reply, error = yield from _outcome(Ask(body))
+                        if error is not None:
+                            break
+                        answer.append(reply)
+                case _:
+                    answer, error = yield from _outcome(operation)
+
+
+def _outcome(operation: StoreOperation | Ask) -> OneByOne[tuple[Any, Exception | None]]:
+    """Return what comes back, or is raised."""
+    try:
+        return (yield operation), None
+    except (ParameterServerError, NotThere) as raised:
+        return None, raised
 
 
 def perform(operation: StoreOperation, store: Store) -> Any:

@@ -4,10 +4,7 @@ The core copies a piece at a time, so that none of its turns is long; hashing an
 file is written, the next one is read out: two of them are the most that is in memory. part.json is the last file of the part.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
-from numpy.typing import NDArray
 
 from ps_proto.entries import ColumnEntry
 from ps_proto.requests import Ids, PartWritten
@@ -15,7 +12,7 @@ from ps_server.storage.arrays_file import encode
 from ps_server.storage.entries import FileEntry, RowsEntry
 from ps_server.storage.layout import names_of, part_of, resume_of, rows_of
 from ps_server.storage.part import Part, TablePart
-from ps_server.storage.program import Ask, Await, Begin, Program, Put
+from ps_server.storage.program import Ask, AskAll, Await, Begin, Program, Put
 from ps_server.storage.store import Data
 from ps_server.tasks import OpenPart, PartHead, Piece, ReadPiece, ReadStall, Records, SavePart, Stall, TableHead
 
@@ -97,23 +94,26 @@ class _Writer:
 
 def _save_table(task: SavePart, writer: _Writer, place: int, table: TableHead, file_bytes: int, piece_bytes: int) -> Program[TablePart]:
     row_bytes = _ID_BYTES + _WORD_BYTES * table.row_words
+    file_rows, piece_rows = max(1, file_bytes // row_bytes), max(1, piece_bytes // row_bytes)
     entries: list[RowsEntry] = []
+    num_asked = 1  # at a time: more and more, so that a table of few rows is not asked often, nor is one of many in vain
     is_read = False
     while not is_read:
         ids: list[Ids] = []
         records: list[Records] = []
-        room = max(file_bytes, row_bytes)
-        while room >= row_bytes and not is_read:
-            piece = yield Ask(ReadPiece(task.number, place, min(piece_bytes, room)))
-            if isinstance(piece, Piece):
-                ids.append(piece.ids)
-                records.append(piece.records)
-                room -= piece.ids.nbytes + piece.records.nbytes
-            else:
-                is_read = True
+        room = file_rows
+        while room > 0 and not is_read:
+            sizes = [min(piece_rows, room - begin) for begin in range(0, room, piece_rows)][:num_asked]
+            replies = yield AskAll([ReadPiece(task.number, place, row_bytes * size) for size in sizes])
+            pieces = [reply for reply in replies if isinstance(reply, Piece)]
+            ids += [piece.ids for piece in pieces]
+            records += [piece.records for piece in pieces]
+            is_read = len(pieces) < len(sizes)  # the other replies say that there are no more
+            room -= sum(sizes)
+            num_asked *= 2
         if ids:
             entry = yield from writer.put(rows_of(task.number, task.shard, place, len(entries)), encode({"ids": ids, "records": records}))
-            entries.append(RowsEntry(**entry.model_dump(), rows=_count(ids)))
+            entries.append(RowsEntry(**entry.model_dump(), rows=sum([part.size for part in ids])))
     columns = tuple([ColumnEntry.of(column) for column in table.columns])
     return TablePart(
         name=table.spec.name,
@@ -123,7 +123,3 @@ def _save_table(task: SavePart, writer: _Writer, place: int, table: TableHead, f
         rows=sum([entry.rows for entry in entries]),
         parts=tuple(entries),
     )
-
-
-def _count(ids: Iterable[NDArray[np.uint64]]) -> int:
-    return sum([piece.size for piece in ids])
