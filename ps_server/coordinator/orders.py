@@ -1,4 +1,7 @@
-"""What the coordinator says to every server of ranks, jobs and tables: under its term, and for its cluster (R13)."""
+"""What the coordinator says to every server of ranks, jobs and tables: under its term, and for its cluster (R13).
+
+What moves a rank's clock is of a timeline: servers that have gone back do not follow what was found out before.
+"""
 
 from ps_proto.requests import FenceRank, Finished, InstallTable, ResolveRank, StartJob
 from ps_proto.values import TableSpec
@@ -18,7 +21,8 @@ class Orders:
 
     def start_job(self, job: Job) -> StartJob:
         """Begin a job."""
-        return StartJob(self._numbering.term, job.number, job.world_size, job.mode, job.first_clock, self._numbering.cluster)
+        numbering = self._numbering
+        return StartJob(numbering.term, job.number, job.world_size, job.mode, job.first_clock, numbering.cluster, numbering.timeline)
 
     def fence_rank(self, rank: int, incarnation: int) -> FenceRank:
         """Refuse lower incarnations, and say how far they came."""
@@ -26,4 +30,5 @@ class Orders:
 
     def resolve_rank(self, rank: int, incarnation: int, fact: Finished | None, start: int, has_left: bool = False) -> ResolveRank:
         """Settle how far a rank came."""
-        return ResolveRank(self._numbering.term, rank, incarnation, fact, start, has_left, self._numbering.cluster)
+        numbering = self._numbering
+        return ResolveRank(numbering.term, rank, incarnation, fact, start, has_left, numbering.cluster, numbering.timeline)
