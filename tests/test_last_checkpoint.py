@@ -1,0 +1,67 @@
+"""What the launcher waits for at a job's end."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from polling import poll_until
+from ps_proto.errors import CheckpointFailed, ClientClosed, ParameterServerError, Recovering
+from ps_proto.requests import CheckpointTaken, TakeCheckpoint
+from ps_worker.launch import last_checkpoint
+from ps_worker.launch.last_checkpoint import LastCheckpoint
+
+TAKEN = CheckpointTaken("/root", 7, 60, 1234, 99, 0.1, 0.001)
+
+
+class Coordinator:
+    """A transport that answers one call after the other with what it was given; then it waits until it is closed."""
+
+    def __init__(self, *answers: CheckpointTaken | ParameterServerError) -> None:
+        self.answers = list(answers)
+        self.is_closed = threading.Event()
+
+    def call(self, address: str, body: TakeCheckpoint, timeout_s: float, peer: str) -> CheckpointTaken:
+        assert (body.path, body.full, body.at_least) == ("", False, -1)
+        if not self.answers:
+            self.is_closed.wait()
+            raise ClientClosed("a checkpoint")
+        answer = self.answers.pop(0)
+        if isinstance(answer, ParameterServerError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LastCheckpoint]:
+    monkeypatch.setattr(last_checkpoint, "AGAIN_S", 0.01)
+
+    def begin(*answers: CheckpointTaken | ParameterServerError) -> LastCheckpoint:
+        monkeypatch.setattr(last_checkpoint, "GrpcTransport", lambda: Coordinator(*answers))
+        return LastCheckpoint("address")
+
+    return begin
+
+
+def test_it_is_said_where_it_lies(begun: Callable[..., LastCheckpoint]) -> None:
+    last = begun(Recovering("The coordinator", "it starts"), Recovering("The coordinator", "it starts"), TAKEN)
+    poll_until(lambda: bool(last.said))
+    assert last.said == "The job's end is in checkpoint 7 in /root: 1,234 rows written."
+    last.close()
+
+
+def test_a_failure_is_said(begun: Callable[..., LastCheckpoint]) -> None:
+    last = begun(CheckpointFailed("/root", "server-1", "no space left"))
+    poll_until(lambda: bool(last.said))
+    assert last.said.startswith("There is no checkpoint of the job's end: ")
+    assert "no space left" in last.said
+    last.close()
+
+
+def test_it_can_be_given_up(begun: Callable[..., LastCheckpoint]) -> None:
+    last = begun()
+    assert last.said == ""
+    last.close()

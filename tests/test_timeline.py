@@ -1,0 +1,69 @@
+"""The launcher's look at which timeline the cluster is in."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from polling import poll_until
+from ps_proto.errors import Unreachable
+from ps_proto.requests import Cluster, GetCluster
+from ps_worker.launch import timeline
+from ps_worker.launch.timeline import TimelineWatch
+
+
+class Coordinator:
+    """Answers as it is told; it is also the transport that reaches it."""
+
+    def __init__(self) -> None:
+        self.timeline: int | None = 0  # None: it is away
+        self.asked = 0
+        self.is_closed = False
+
+    def call(self, address: str, body: GetCluster, timeout_s: float) -> Cluster:
+        self.asked += 1
+        if self.timeline is None:
+            raise Unreachable("the coordinator", address, timeout_s, "away")
+        return Cluster(1, None, timeline=self.timeline)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
+    played = Coordinator()
+    monkeypatch.setattr(timeline, "GrpcTransport", lambda: played)
+    monkeypatch.setattr(timeline, "POLL_S", 0.01)
+    yield played
+    assert played.is_closed
+
+
+def test_it_is_known_at_once_and_then_again_and_again(coordinator: Coordinator) -> None:
+    coordinator.timeline = 4
+    with TimelineWatch("address") as watch:
+        assert watch.timeline == 4
+        coordinator.timeline = 5
+        poll_until(lambda: watch.timeline == 5)
+
+
+def test_what_was_known_stays_while_the_coordinator_is_away_and_gets_old(coordinator: Coordinator) -> None:
+    with TimelineWatch("address") as watch:
+        coordinator.timeline = 2
+        poll_until(lambda: watch.timeline == 2)
+        coordinator.timeline = None
+        asked = coordinator.asked
+        poll_until(lambda: coordinator.asked > asked + 1)
+        now_s = time.monotonic()
+        asked = coordinator.asked
+        poll_until(lambda: coordinator.asked > asked + 1)
+        assert (watch.timeline, watch.is_as_of(now_s)) == (2, False)
+        coordinator.timeline = 3
+        poll_until(lambda: watch.is_as_of(now_s))
+        assert watch.timeline == 3
+
+
+def test_a_coordinator_that_is_away_at_first_is_no_error(coordinator: Coordinator) -> None:
+    coordinator.timeline = None
+    with TimelineWatch("address") as watch:
+        assert (watch.timeline, watch.is_as_of(0.0)) == (0, True)
