@@ -5,6 +5,7 @@ import pytest
 from driven import Driver, driven, join, leave
 from ps_proto.errors import BarrierTimeout, InvalidRequest, StaleIncarnation
 from ps_proto.requests import Barrier, BarrierPassed, LeaveJob
+from ps_server.coordinator.job import MINIMA_KEPT
 from ps_server.events import Dropped
 
 
@@ -52,6 +53,19 @@ def test_a_barrier_passes_with_the_least_value_also_for_who_asks_again(driver: D
     assert [driver.outcomes[request] for request in asked] == [BarrierPassed(-2)] * 3
     driver.ask(Barrier(1, 1, 1, 10.0, 4))
     assert driver.outcomes[driver.ask(Barrier(0, 1, 0, 10.0, 5))] == BarrierPassed(-2)  # its answer was lost
+
+
+def test_barriers_that_have_passed_are_answered_for_a_while(driver: Driver) -> None:
+    for rank in range(2):
+        join(driver, rank)
+    for generation in range(MINIMA_KEPT + 1):
+        for rank in range(2):
+            driver.ask(Barrier(rank, 1, generation, 10.0, 100 * generation + rank))
+    assert [driver.get(Barrier(0, 1, generation, 10.0)) for generation in (1, 2, MINIMA_KEPT)] == [
+        BarrierPassed(minimum) for minimum in (100, 200, 100 * MINIMA_KEPT)
+    ]
+    with pytest.raises(InvalidRequest, match="generation is 0, but must be one of the last 64 before 65, which is the next one"):
+        driver.get(Barrier(0, 1, 0, 10.0))
 
 
 def test_what_one_brought_that_leaves_counts_no_more(driver: Driver) -> None:
