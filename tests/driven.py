@@ -9,10 +9,12 @@ from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJ
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
+from ps_server.coordinator.stored import Stored
 from ps_server.events import Answered, Asked, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from stored import store
 
 SYNC = Sync()
+SETTINGS = CoreSettings(2)
 SPEC = TableSpec("user", 4, Adagrad(0.1))
 REFUSED = Unreachable("server-1", "host-1", 0.0, "connection refused")
 UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  # what one who asked with wait_s=5 is told
@@ -100,13 +102,21 @@ def register(driver: Driver, index: int) -> Any:
     return driver.outcomes[driver.ask(RegisterServer(f"server-{index}", f"host-{index}", nonce=index))]
 
 
-def driven() -> Driver:
+def driven(settings: CoreSettings = SETTINGS) -> Driver:
     """Return a coordinator whose two servers have registered and hold the map."""
-    driver = Driver(CoordinatorCore(CoreSettings(2)))
+    driver = Driver(CoordinatorCore(settings))
     register(driver, 0)
     register(driver, 1)
     driver.settle()
     return driver
+
+
+def restarted(driver: Driver, settings: CoreSettings = SETTINGS, now_s: float = 0.0) -> Driver:
+    """Return the coordinator that is started after this one has died, at `now_s` of its own clock."""
+    again = Driver(CoordinatorCore(settings, Stored.of(driver.stored)), now_s, stored=driver.stored, fenced=driver.fenced)
+    again._requests = driver._requests + 1000
+    again.turn(Ticked())
+    return again
 
 
 def join(driver: Driver, rank: int, world_size: int = 2, mode: Any = SYNC, nonce: int | None = None) -> JobJoined:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from driven import REFUSED, SPEC, Driver, driven, join, register
+from driven import REFUSED, SPEC, Driver, driven, join, register, restarted
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, StaleIncarnation, Unreachable
 from ps_proto.requests import (
     Barrier,
@@ -195,16 +195,6 @@ def test_a_coordinator_that_dies_between_any_two_effects_goes_on_as_if_it_had_no
 
 
 # --- what a start does -----------------------------------------------------------------------------------------------------------
-
-
-def restarted(driver: Driver) -> Driver:
-    """Return the coordinator that is started after this one."""
-    again = Driver(
-        CoordinatorCore(CoreSettings(2), Stored.of(driver.stored)), now_s=driver.now_s, stored=driver.stored, fenced=driver.fenced
-    )
-    again._requests = driver._requests + 1000
-    again.turn(Ticked())
-    return again
 
 
 def test_it_looks_for_every_server_and_shows_the_cluster_meanwhile() -> None:

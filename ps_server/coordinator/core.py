@@ -10,13 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ps_proto.errors import InvalidRequest, ParameterServerError
-from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer, TakeCheckpoint
+from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer, RenewLease, TakeCheckpoint
 from ps_proto.values import TableSpec
 from ps_server.coordinator.barriers import Barriers
 from ps_server.coordinator.checkpoints import Checkpoints
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.journal import Journal
+from ps_server.coordinator.leases import Leases
+from ps_server.coordinator.liveness import Liveness
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
@@ -50,7 +52,9 @@ class CoordinatorCore:
         self.members = Members(settings.servers_expected, self.servers, stored, self._plans, self._numbering, self._journal)
         tables_stored = stored.tables if stored is not None else {}
         self._tables = TableRegistry(tables_stored, self.members, self._plans, self._numbering, orders, self._journal)
-        self.ranks = Ranks(stored, self.members, self._tables, self._plans, self._numbering, orders, self._journal)
+        leases = Leases(settings.lease_s)
+        self.ranks = Ranks(stored, self.members, self._tables, self._plans, leases, self._numbering, orders, self._journal)
+        self.liveness = Liveness(leases, self.ranks, self._plans, self._numbering, orders, self.notices)
         self._has_begun = stored is None
         self._taking = Taking(
             settings.schedule,
@@ -68,6 +72,7 @@ class CoordinatorCore:
             CreateTable: self._tables.create,
             JoinJob: self.ranks.join,
             LeaveJob: self.ranks.leave,
+            RenewLease: self.liveness.renew,
             GetCluster: self._get_cluster,
             TakeCheckpoint: self._checkpoints.take,
             Barrier: Barriers(self.ranks, self._waiting).wait,
@@ -77,10 +82,12 @@ class CoordinatorCore:
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         """Take one turn; return what to store, and then to send."""
+        effects: list[Effect] = []
+        self.liveness.look(now_s)
         if not self._has_begun:
             self._has_begun = True
             self.members.begin()
-        effects: list[Effect] = []
+            self.liveness.grant_all()
         match event:
             case Asked(request, body):
                 try:
@@ -102,6 +109,7 @@ class CoordinatorCore:
                     room.forget(request)
             case Ticked():
                 pass
+        self.liveness.remove_lost()
         self.members.question_rivals(effects)
         self._go_on(self._plans, now_s, effects)
         for _ in range(2):  # where one of the schedule ends, the next begins
@@ -125,7 +133,7 @@ class CoordinatorCore:
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due: a request that gives up, an order to be given again, or a checkpoint."""
-        due_s = self._waiting.due_s() + self._checkpoints.due_s()
+        due_s = self._waiting.due_s() + self.ranks.leases.due_s() + self._checkpoints.due_s()
         return min([*due_s, *[each_s for plans in self._lanes for each_s in plans.due_s()]], default=None)
 
     # --- looking ---------------------------------------------------------------------------------------------------------
@@ -151,6 +159,7 @@ class CoordinatorCore:
             mode=running.mode if running else None,
             ranks=dict(running.ranks) if running else {},
             servers={name: server.address for name, server in sorted(self.servers.items())},
+            lost=tuple(sorted(self.ranks.leases.lost)),
             checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
         )

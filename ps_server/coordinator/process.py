@@ -81,4 +81,4 @@ class CoordinatorRole:
 
 def core_settings(settings: CoordinatorSettings) -> CoreSettings:
     """Return what the core is told of the process's settings; a cluster that begins here gets an id of its own."""
-    return CoreSettings(settings.servers, cluster=1 + secrets.randbelow(2**64 - 1), schedule=settings.schedule())
+    return CoreSettings(settings.servers, cluster=1 + secrets.randbelow(2**64 - 1), schedule=settings.schedule(), lease_s=settings.lease_s)

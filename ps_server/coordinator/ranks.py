@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
-from ps_proto.requests import Done, Finished, JobJoined, JoinJob, LeaveJob, RankFenced
+from ps_proto.requests import NEVER, Done, Finished, JobJoined, JoinJob, LeaveJob, RankFenced
 from ps_proto.values import Sync
 from ps_server.coordinator.incarnations import Incarnations
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.journal import Journal
+from ps_server.coordinator.leases import Leases
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.orders import Orders
@@ -27,6 +28,7 @@ class Ranks:
         members: Members,
         tables: TableRegistry,
         plans: Plans,
+        leases: Leases,
         numbering: Numbering,
         orders: Orders,
         journal: Journal,
@@ -37,6 +39,7 @@ class Ranks:
         self._members = members
         self._tables = tables
         self._plans = plans
+        self.leases = leases
         self._numbering = numbering
         self._orders = orders
         self._journal = journal
@@ -87,17 +90,22 @@ class Ranks:
         job = self._job_for(body)
         if incarnation is None or job is not self.job:  # of a job that is over, servers may have settled it, and refuse it now
             incarnation = self.incarnations.begin(body.rank, body.nonce)
+        if job is self.job:
+            self.leases.renew(body.rank)  # whoever takes the rank lives
         fenced: list[RankFenced] = yield self._orders.fence_rank(body.rank, incarnation)
         if job is not self.job:
             job.first_clock = max(answer.clock_max for answer in fenced) + 1
             yield self._orders.start_job(job)
             self.job, self._tables.job_mode = job, job.mode
+            self.leases.clear()
             self.keep_job()
             start, resume = job.first_clock, None
             yield self._orders.resolve_rank(body.rank, incarnation, None, start)
         else:
             fact = last_fact(fenced)
-            start = 1 + max([job.first_clock - 1, *_finished(fenced), *([] if body.resume else [answer.applied for answer in fenced])])
+            start = 1 + max(job.first_clock - 1, last_finished(fenced))
+            if not body.resume:
+                start = max([start, *(answer.applied + 1 for answer in fenced)])
             has_left = any([answer.has_left for answer in fenced])
             yield self._orders.resolve_rank(body.rank, incarnation, fact, start, has_left)
             if has_left:  # it said so to some server; now all know, and the rank is for the next job
@@ -115,6 +123,7 @@ class Ranks:
         assert job is not None
         job.take(rank, incarnation)
         self.incarnations.join(rank)
+        self.leases.renew(rank)
         self.joined[rank] = JobJoined(
             incarnation,
             start,
@@ -127,6 +136,7 @@ class Ranks:
             rank,
             resume,
             is_resumed,
+            self.leases.lease_s,
         )
         return self.joined[rank]
 
@@ -163,15 +173,16 @@ class Ranks:
         assert self.job is not None
         self.job.leave(rank)
         self.incarnations.leave(rank)
+        self.leases.end(rank)
         self.keep_job()
 
     def job_of(self, rank: int, incarnation: int) -> Job:
         """Return the job that this incarnation takes part in; StaleIncarnation or InvalidRequest where it takes no part."""
-        if self.job is not None and self.job.ranks.get(rank) == incarnation:
-            return self.job
         have = self.incarnations.newest(rank)
         if incarnation < have:
             raise StaleIncarnation(rank, have, incarnation)
+        if self.job is not None and self.job.ranks.get(rank) == incarnation:
+            return self.job
         want = "a rank that takes part in the running job: connect with rank= and world_size= first"
         raise InvalidRequest("rank", f"{rank}, which has not joined or has left", want)
 
@@ -182,14 +193,14 @@ def last_fact(fenced: Sequence[RankFenced]) -> Finished | None:
     return max(facts, key=lambda fact: (fact.clock, len(fact.resume)), default=None)
 
 
-def _finished(fenced: Sequence[RankFenced]) -> list[int]:
-    """Return the steps up to which servers count the rank as finished."""
-    return [clock for answer in fenced for clock in (answer.finished, answer.fact.clock if answer.fact is not None else answer.finished)]
+def last_finished(fenced: Sequence[RankFenced]) -> int:
+    """Return the last step that counts as finished by the rank anywhere, with a fact or without; NEVER: none."""
+    return max(max(answer.finished, answer.fact.clock if answer.fact is not None else NEVER) for answer in fenced)
 
 
 def _check_on_lost_worker(body: JoinJob) -> None:
-    if body.on_lost_worker not in ("", "wait"):
-        raise InvalidRequest("on_lost_worker", repr(body.on_lost_worker), "'wait': this version waits for a worker that is lost")
+    if body.on_lost_worker not in ("", "wait", "continue"):
+        raise InvalidRequest("on_lost_worker", repr(body.on_lost_worker), "'wait' or 'continue'")
 
 
 def _check_backup_workers(body: JoinJob) -> None:

@@ -27,6 +27,7 @@ class CoordinatorSettings(ProcessSettings):
     variables = "ROWSTEAD_COORDINATOR_"
 
     servers: int = Field(ge=1, le=256, description="How many servers to wait for before the rows are shared out among them.")
+    lease_s: float = Field(10.0, ge=0.1, le=86_400, description="Seconds after which a worker that is not heard of counts as lost.")
     state: Path | None = Field(None, description="Folder of the cluster's state, from which a coordinator that is started again goes on.")
     checkpoints: Root | None = Field(
         None, min_length=1, description="Folder or URL for checkpoints, which all servers see; they go back to the last one if one dies."

@@ -1,0 +1,45 @@
+"""Which ranks were heard of lately. A lease says when to act, never what is safe: that is for fences (R7, R13)."""
+
+import math
+
+
+class Leases:
+    """A rank's lease ends `lease_s` after it was renewed last, on the coordinator's own clock; 0: there are none.
+
+    `lost`: the ranks whose lease has run out; a renewal finds one again. Times are those of the turn that runs: `look` sets it.
+    """
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.lost: set[int] = set()
+        self._ends_s: dict[int, float] = {}  # rank -> when its lease runs out, of those that have one
+        self._now_s = -math.inf
+
+    def look(self, now_s: float) -> list[int]:
+        """Let it be `now_s`; return the ranks whose lease runs out with that, ascending."""
+        self._now_s = now_s
+        late = sorted([rank for rank, ends_s in self._ends_s.items() if ends_s <= now_s])
+        for rank in late:
+            del self._ends_s[rank]
+        self.lost.update(late)
+        return late
+
+    def renew(self, rank: int) -> None:
+        """Grant the rank a full lease from now on."""
+        self.lost.discard(rank)
+        if self.lease_s > 0:
+            self._ends_s[rank] = self._now_s + self.lease_s
+
+    def end(self, rank: int) -> None:
+        """Expect nothing of the rank any more."""
+        self.lost.discard(rank)
+        self._ends_s.pop(rank, None)
+
+    def clear(self) -> None:
+        """Expect nothing of any rank: another job begins."""
+        self.lost.clear()
+        self._ends_s.clear()
+
+    def due_s(self) -> list[float]:
+        """Return the times at which leases run out."""
+        return list(self._ends_s.values())

@@ -1,0 +1,106 @@
+"""Which workers live: the turn of RenewLease, and what follows where a lease runs out."""
+
+from collections.abc import Sequence
+
+from ps_proto.errors import ParameterServerError
+from ps_proto.requests import Done, Finished, LeaseRenewed, RankFenced, RenewLease
+from ps_server.coordinator.job import Job
+from ps_server.coordinator.leases import Leases
+from ps_server.coordinator.notices import Notices
+from ps_server.coordinator.numbering import Numbering
+from ps_server.coordinator.orders import Orders
+from ps_server.coordinator.plans import Plan, Plans, Wait
+from ps_server.coordinator.ranks import Ranks, last_fact, last_finished
+
+REMOVE_AGAIN_S = 1.0
+
+
+class Liveness:
+    """A job waits for a worker that is lost, or goes on without it, as its first worker said ("wait" or "continue").
+
+    To go on without it is safe at any time: no server can have folded a step beyond the last one that the rank finished, since the rank is
+    in its roster; and once it is fenced, nobody can hear it finish another. Where all ranks are lost nobody would go on, so
+    nobody is removed: it may be the coordinator that was cut off.
+    """
+
+    def __init__(self, leases: Leases, ranks: Ranks, plans: Plans, numbering: Numbering, orders: Orders, notices: Notices) -> None:
+        self._leases = leases
+        self._ranks = ranks
+        self._plans = plans
+        self._numbering = numbering
+        self._orders = orders
+        self._notices = notices
+
+    def grant_all(self) -> None:
+        """Grant every rank that was in the running job a full lease: it could not renew it, or may have to start again first."""
+        job = self._ranks.running
+        for rank in job.still_in if job is not None else []:
+            if self._ranks.incarnations.newest(rank) > 0:
+                self._leases.renew(rank)
+
+    def renew(self, request: int, body: RenewLease, now_s: float) -> LeaseRenewed:
+        """Take the word of a rank's worker that it lives."""
+        job = self._ranks.job_of(body.rank, body.incarnation)
+        if body.rank in self._leases.lost:
+            self._notices.say(f"Rank {body.rank} is heard of again.")
+        self._leases.renew(body.rank)
+        return LeaseRenewed(tuple(job.orders) if body.rank == self._carrier(job) else (), self._numbering.timeline)
+
+    def _carrier(self, job: Job) -> int:
+        """Return the rank that puts orders into what it says of its next step (R8): the lowest one that is heard of."""
+        return min([rank for rank in job.ranks if rank not in self._leases.lost])
+
+    # --- those that are lost ---------------------------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> None:
+        """Let it be `now_s`, and tell of those whose lease has run out with that."""
+        late = self._leases.look(now_s)
+        job = self._ranks.running
+        if job is None:
+            return
+        for rank in late:
+            what_follows = "It will be removed from its job" if job.on_lost_worker == "continue" else "The others wait for it"
+            self._notices.say(f"Rank {rank} has not been heard of for {self._leases.lease_s:.1f} s. {what_follows}, unless it comes back.")
+
+    def remove_lost(self) -> None:
+        """Plan to let a job that wants it go on without those that are lost."""
+        job = self._ranks.running
+        if job is not None and job.on_lost_worker == "continue":
+            for rank in sorted(self._leases.lost):
+                key = ("remove", rank)
+                if self._may_remove(job, rank) and not self._plans.has(key):
+                    self._plans.add_unasked(key, self._remove(job, rank))
+
+    def _may_remove(self, job: Job, rank: int) -> bool:
+        is_lost = job is self._ranks.running and rank in self._leases.lost and rank in job.still_in
+        return is_lost and any([other not in self._leases.lost for other in job.ranks])
+
+    def _remove(self, job: Job, rank: int) -> Plan:
+        """Let the job go on without the rank: fence it, learn what it finished last, take it out of the roster after that (R6, R7)."""
+        if not self._may_remove(job, rank):
+            return Done()
+        incarnation = self._ranks.incarnations.begin(rank)
+        try:
+            fenced: list[RankFenced] = yield self._orders.fence_rank(rank, incarnation)
+            last = max(job.first_clock - 1, last_finished(fenced))
+            yield self._orders.resolve_rank(rank, incarnation, _fact_of(fenced, job, last), last + 1, has_left=True)
+        except ParameterServerError as error:
+            self._notices.say(f"Rank {rank} is lost and cannot be removed from its job: {error}")
+            yield Wait(REMOVE_AGAIN_S)
+            return Done()
+        if job is self._ranks.running and rank in job.still_in:
+            job.removed.add(rank)
+            self._ranks.end_part(rank)
+            self._notices.say(
+                f"Rank {rank} has not been heard of for {self._leases.lease_s:.1f} s and is removed from its job: "
+                f"from step {last + 1} on the others go on without it, {len(job.still_in)} in all."
+            )
+        return Done()
+
+
+def _fact_of(fenced: Sequence[RankFenced], job: Job, last: int) -> Finished | None:
+    """Return the fact that all servers are to know, so that the rank leaves after step `last` on each; None: it finished nothing."""
+    fact = last_fact(fenced)
+    if fact is not None and fact.clock == last:
+        return fact
+    return Finished(last) if last >= job.first_clock else None
