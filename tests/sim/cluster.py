@@ -18,15 +18,18 @@ from ps_proto.requests import InstallMap, RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.schedule import Schedule
+from ps_server.coordinator.stored import Stored
 from ps_server.events import Asked
 from ps_server.shard.shard import Shard
 from ps_server.storage.program import Program
 from ps_server.storage.programs import PROGRAMS
+from ps_server.tasks import Registered
 from ps_worker.asking import Patience, World
 from ps_worker.protocol import Worker
 from ps_worker.retry import Backoff
 from sharding.shard_map import ShardMap
 from sim.disk import SimDisk
+from sim.durable import SimStateStore
 from sim.network import Chances, Message, Network, VirtualTime
 from sim.nodes import CoreNode, Script, WorkerNode
 
@@ -44,6 +47,7 @@ class Simulation:
     """The cluster; `shard_class` and its like let a test put a planted bug in.
 
     `tasks`: what does a core's task, by its class, where that is not its program over `disk`. `schedule`: of checkpoints.
+    `awaits_registration`: servers are as in a process, which may have run before, and follow no map before the coordinator takes them in.
     """
 
     seed: int
@@ -55,6 +59,7 @@ class Simulation:
     tasks: TaskDoers = field(default_factory=dict)
     programs: Programs = field(default_factory=lambda: PROGRAMS)
     schedule: Schedule = field(default_factory=Schedule)
+    awaits_registration: bool = False
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -67,14 +72,34 @@ class Simulation:
         self.offsets_s: dict[str, float] = {}  # node -> how far its clock is ahead
         self.on_death: Callable[[CoreNode], None] = lambda node: None  # called where a core's node has died
         self._next_call = 0
-        self.coordinator = CoordinatorCore(CoreSettings(self.servers, CLUSTER, self.schedule))
-        self.nodes["coordinator"] = CoreNode(self, "coordinator", self.coordinator)
-        self.time.at(0.0, self.nodes["coordinator"].look_at_clock)
-        self.shards = {f"server-{index}": self.shard_class(f"server-{index}") for index in range(self.servers)}
-        for name, shard in self.shards.items():
-            self.nodes[name] = CoreNode(self, name, shard)
-            self.nodes[f"{name}'s edge"] = WorkerNode(self, f"{name}'s edge", partial(_register, name), self.make_worker(f"{name}'s edge"))
-            self.time.at(0.0, self.nodes[f"{name}'s edge"].resume)
+        self.store = SimStateStore()
+        self.shards: dict[str, Shard] = {}
+        self.start_coordinator()
+        for index in range(self.servers):
+            self.start_server(f"server-{index}")
+
+    # --- who is there ----------------------------------------------------------------------------------------------------------
+
+    def start_coordinator(self) -> CoreNode:
+        """Let a coordinator begin with what is stored."""
+        core = CoordinatorCore(CoreSettings(self.servers, CLUSTER, self.schedule), Stored.of(self.store.load()))
+        node = self.nodes["coordinator"] = CoreNode(self, "coordinator", core, store=self.store)
+        self.time.at(self.time.now_s, node.look_at_clock)
+        return node
+
+    def start_server(self, name: str, address: str = "", nonce: int = 1) -> CoreNode:
+        """Let a server begin with nothing, and register. `address`: where it listens, by default its name; `nonce`: of its process."""
+        shard = self.shard_class(name, awaits_registration=True) if self.awaits_registration else self.shard_class(name)
+        self.shards[name] = shard
+        node = self.nodes[name] = CoreNode(self, name, shard, address)
+        self.worker(f"{name}'s edge", partial(_register, node, nonce))
+        return node
+
+    @property
+    def coordinator(self) -> CoordinatorCore:
+        """The core of the coordinator that lives, or lived last."""
+        core: CoordinatorCore = self.nodes["coordinator"].core
+        return core
 
     def make_worker(self, name: str) -> Worker:
         """Return the protocol's worker of a node."""
@@ -165,6 +190,7 @@ class Simulation:
             self.network.send(message.answered(refused))
 
 
-def _register(name: str, worker: Worker) -> Script:
+def _register(node: CoreNode, nonce: int, worker: Worker) -> Script:
     """What a server's edge does at its start."""
-    yield from worker._peers.ask_coordinator(RegisterServer(name, name, nonce=1))
+    taken_in = yield from worker._peers.ask_coordinator(RegisterServer(node.name, node.address, nonce=nonce))
+    node.ask(Registered(taken_in.incarnation, taken_in.must_recover, taken_in.cluster), lambda done: None)

@@ -135,6 +135,7 @@ class WorkerNode:
         self.result: Any = None
         self.is_done = False
         self.is_dead = False
+        self.on_end: Callable[[], None] = lambda: None  # called once it is done
         self._script = script(worker)
         self._outcomes: list[Any] = []
         self._missing = 0
@@ -147,9 +148,9 @@ class WorkerNode:
         try:
             effect = self._script.send(outcome)
         except StopIteration as stop:
-            self.is_done, self.result = True, stop.value
+            self.result = stop.value
         except ParameterServerError as error:
-            self.is_done, self.error = True, error
+            self.error = error
         else:
             if isinstance(effect, Pause):
                 self.sim.time.at(self.sim.time.now_s + effect.seconds, self.resume)
@@ -158,6 +159,9 @@ class WorkerNode:
                 self._outcomes, self._missing = [None] * len(effect.calls), len(effect.calls)
                 for place, call in enumerate(effect.calls):
                     self._make(place, call)
+            return
+        self.is_done = True
+        self.on_end()
 
     def die(self) -> None:
         """Be gone, in the middle of whatever it does."""
