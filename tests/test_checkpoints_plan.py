@@ -361,7 +361,7 @@ def test_what_is_complete_is_stored_before_it_is_told() -> None:
     take(two)
     stored = Stored.of(two.driver.stored)
     assert stored is not None
-    assert stored.checkpoint == StoredCheckpoint(ROOT, 1, 0, ())
+    assert stored.checkpoint == StoredCheckpoint(ROOT, 1, 0)
     assert stored.cluster.last_checkpoint == 1
     assert parts(stored=stored, is_training=False).driver.get(GetCluster()).checkpoint == 1
 

@@ -117,18 +117,6 @@ def test_one_server_too_many_is_refused_with_the_names_of_those_that_are_there(d
         driver.get(RegisterServer("server-2", "host-2"))
 
 
-def test_a_name_of_the_map_cannot_be_taken_from_elsewhere(driver: Driver) -> None:
-    with pytest.raises(InvalidRequest, match="which the shard map has at host-0"):
-        driver.get(ELSEWHERE)
-    assert driver.get(GetCluster()).servers["server-0"] == "host-0"
-
-
-def test_a_server_restarted_under_its_name_and_port_is_not_taken_for_the_old_one(driver: Driver) -> None:
-    with pytest.raises(InvalidRequest, match="the rows of a server that ended are gone"):
-        driver.get(RegisterServer("server-0", "host-0", nonce=77))
-    assert register(driver, 0) == ServerRegistered("server-0", 1)  # a repeated message of the old one
-
-
 @pytest.mark.parametrize(("name", "weight"), [("", 1.0), ("server-9", 0.0), ("server-9", -1.0), ("server-9", float("nan"))])
 def test_a_server_without_a_name_or_a_weight_is_refused(name: str, weight: float) -> None:
     driver = Driver(CoordinatorCore(CoreSettings(1)))

@@ -16,6 +16,7 @@ from ps_server.coordinator.stored import (
     CLUSTER,
     JOB,
     MAP,
+    ORIGIN,
     ROLLBACK,
     Stored,
     StoredCheckpoint,
@@ -23,6 +24,7 @@ from ps_server.coordinator.stored import (
     StoredJob,
     StoredMap,
     StoredNonce,
+    StoredOrigin,
     StoredRank,
     StoredRollback,
     StoredServer,
@@ -43,8 +45,9 @@ STORED = {
     table_key("user"): StoredTable(SPEC, 4, False),
     JOB: StoredJob(9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, (-5, 0, 2**63 - 1), 2, (StepOrder(1, "admit", 2, 1),)),
     rank_key(12): StoredRank(4, True, False, (StoredNonce(8, 3), StoredNonce(2**64 - 1, 4))),
-    CHECKPOINT: StoredCheckpoint("s3://bucket/here", 12, 400, (Source("/there", 11),)),
-    ROLLBACK: StoredRollback(2, None, True),
+    CHECKPOINT: StoredCheckpoint("s3://bucket/here", 12, 400),
+    ROLLBACK: StoredRollback(2, True),
+    ORIGIN: StoredOrigin(Source("/there", 11), 2**64 - 1, "/there#11"),
 }
 
 
@@ -90,6 +93,7 @@ def test_what_is_stored_comes_back_as_it_was() -> None:
         rank_key(12): stored.ranks[12],
         CHECKPOINT: stored.checkpoint,
         ROLLBACK: stored.rollback,
+        ORIGIN: stored.origin,
     }
     assert back.keys() == persist.puts.keys()
     for key, value in back.items():

@@ -103,23 +103,29 @@ class StoredNonce(_message.Message):
     def __init__(self, nonce: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class StoredCheckpoint(_message.Message):
-    __slots__ = ("root", "number", "step", "bad")
+    __slots__ = ("root", "number", "step")
     ROOT_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    BAD_FIELD_NUMBER: _ClassVar[int]
     root: str
     number: int
     step: int
-    bad: _containers.RepeatedCompositeFieldContainer[_parameter_server_pb2.Source]
-    def __init__(self, root: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ..., bad: _Optional[_Iterable[_Union[_parameter_server_pb2.Source, _Mapping]]] = ...) -> None: ...
+    def __init__(self, root: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class StoredRollback(_message.Message):
-    __slots__ = ("timeline", "source", "is_pending")
+    __slots__ = ("timeline", "is_pending")
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
     IS_PENDING_FIELD_NUMBER: _ClassVar[int]
     timeline: int
-    source: _parameter_server_pb2.Source
     is_pending: bool
-    def __init__(self, timeline: _Optional[int] = ..., source: _Optional[_Union[_parameter_server_pb2.Source, _Mapping]] = ..., is_pending: _Optional[bool] = ...) -> None: ...
+    def __init__(self, timeline: _Optional[int] = ..., is_pending: _Optional[bool] = ...) -> None: ...
+
+class StoredOrigin(_message.Message):
+    __slots__ = ("source", "cluster", "asked")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    source: _parameter_server_pb2.Source
+    cluster: int
+    asked: str
+    def __init__(self, source: _Optional[_Union[_parameter_server_pb2.Source, _Mapping]] = ..., cluster: _Optional[int] = ..., asked: _Optional[str] = ...) -> None: ...

@@ -7,6 +7,7 @@ from ps_proto.requests import TakeCheckpoint
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.plans import Now, Plan, Plans
 from ps_server.coordinator.ranks import Ranks
+from ps_server.coordinator.rollbacks import Rollbacks
 from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.taking import Taking, Wish
 
@@ -16,11 +17,12 @@ AGAIN_S = 10.0  # after one that failed, until the schedule's next
 class Checkpoints:
     """The turn of TakeCheckpoint, and the schedule; one is taken at a time, in `plans`, beside all else that the coordinator does."""
 
-    def __init__(self, schedule: Schedule, members: Members, ranks: Ranks, taking: Taking, plans: Plans) -> None:
+    def __init__(self, schedule: Schedule, members: Members, ranks: Ranks, taking: Taking, rollbacks: Rollbacks, plans: Plans) -> None:
         self._schedule = schedule
         self._members = members
         self._ranks = ranks
         self._taking = taking
+        self._rollbacks = rollbacks
         self._plans = plans
         self._job = 0  # the number of the job for which `_due_s` holds
         self._due_s = math.inf  # when the next is due by time
@@ -36,6 +38,7 @@ class Checkpoints:
         if "://" not in root and not root.startswith("/"):
             raise InvalidRequest("path", repr(root), "absolute, or a URL: the servers may run in other folders")
         self._members.check_map()
+        self._rollbacks.check_over()
         self._make_way()
         wish = Wish(root, body.full, body.at_least, body.wait_s)
         key = (
@@ -50,7 +53,7 @@ class Checkpoints:
         """Plan what the schedule wants now: while a job runs, and at its end, after which nothing changes."""
         self._looked_s = now_s
         schedule, job = self._schedule, self._ranks.job
-        if not schedule.root or job is None or self._members.shard_map is None:
+        if not schedule.root or job is None or self._members.shard_map is None or self._rollbacks.why:
             return
         if job.number != self._job:
             self._job, self._due_s = job.number, now_s + (schedule.every_s or math.inf)

@@ -25,6 +25,7 @@ from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.orders import Orders
 from ps_server.coordinator.plans import Plans
 from ps_server.coordinator.ranks import Ranks
+from ps_server.coordinator.rollbacks import Rollbacks
 from ps_server.coordinator.stored import Stored
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.coordinator.taking import Taking
@@ -66,7 +67,21 @@ class CoordinatorCore:
             self.notices,
             stored.checkpoint if stored is not None else None,
         )
-        self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._checkpoint_plans)
+        self._rollbacks = Rollbacks(
+            settings.restore,
+            settings.schedule.root,
+            stored,
+            self._numbering,
+            self.members,
+            self._tables,
+            self.ranks,
+            self._taking,
+            self._plans,
+            self._checkpoint_plans,
+            self._journal,
+            self.notices,
+        )
+        self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._rollbacks, self._checkpoint_plans)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
@@ -87,6 +102,7 @@ class CoordinatorCore:
         if not self._has_begun:
             self._has_begun = True
             self.members.begin()
+            self._rollbacks.begin()
             self.liveness.grant_all()
         match event:
             case Asked(request, body):

@@ -70,6 +70,13 @@ class Incarnations:
             self._ranks[rank].is_in, self._ranks[rank].has_left = False, True
             self._keep(rank)
 
+    def clear(self) -> None:
+        """Let no incarnation take part any more; none has left either."""
+        for number, rank in self._ranks.items():
+            if rank.is_in or rank.has_left:
+                rank.is_in = rank.has_left = False
+                self._keep(number)
+
     def _keep(self, number: int) -> None:
         rank = self._ranks[number]
         nonces = tuple([StoredNonce(nonce, incarnation) for nonce, incarnation in rank.nonces.items()])

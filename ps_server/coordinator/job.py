@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ps_proto.requests import StepOrder
+from ps_proto.requests import JobState, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.stored import StoredJob
 
@@ -26,6 +26,7 @@ class Job:
     at_barrier: dict[int, int] = field(default_factory=dict)  # rank -> the value it brought
     minima: list[int] = field(default_factory=list)  # of the last barriers that passed, in their order
     world_size_asked: int = 0  # what its first workers ask for, before others were admitted
+    is_offered: bool = False  # it was taken up again, and nobody has joined it since: who asks for another job gets one
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
 
     def __post_init__(self) -> None:
@@ -76,6 +77,7 @@ class Job:
 
     def take(self, rank: int, incarnation: int) -> None:
         """Let the rank be this incarnation's; if another one stood at the barrier, it stands there no more."""
+        self.is_offered = False
         if self.ranks.get(rank) != incarnation:
             self.at_barrier.pop(rank, None)
         self.ranks[rank] = incarnation
@@ -85,6 +87,20 @@ class Job:
         self.ranks.pop(rank, None)
         self.left.add(rank)
         self.at_barrier.pop(rank, None)
+
+    def is_as(self, body: JoinJob) -> bool:
+        """Return whether a worker that asks for this could take part."""
+        return body.world_size in (self.world_size, self.world_size_asked) and body.mode in (None, self.mode)
+
+    def go_back(self, state: JobState) -> None:
+        """Be as a checkpoint has it; nobody takes part yet, and nobody stands at a barrier."""
+        self.world_size, self.first_clock = state.world_size, state.first_clock
+        self.left = {rank.rank for rank in state.ranks if rank.has_left}
+        self.removed &= self.left
+        self.is_offered = True
+        self.ranks.clear()
+        self.at_barrier.clear()
+        self.orders.clear()
 
     @property
     def may_pass_barrier(self) -> bool:

@@ -1,5 +1,10 @@
-"""The servers of the cluster and the shard map: who may register, and when the rows are shared out."""
+"""The servers of the cluster and the shard map: who may register, and when the rows are shared out.
 
+A server that is started again under its name takes its place once the old one is known to be gone, never because it is silent for a while
+(R12). Before there is a map nobody has lost anything; afterwards its rows are gone, and `on_restarted` is called.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, Unreachable
@@ -25,7 +30,12 @@ class _Contender:
 
 
 class Members:
-    """`servers`: those registered, by name; `shard_map`: set once every server holds it."""
+    """`servers`: those registered, by name; `shard_map`: set once every server holds it.
+
+    on_restarted  called with the name of a server that was started again although it had a share of the rows.
+    on_complete   called in place of sharing out no rows, where the cluster begins with some.
+    busy          why there is no map yet, where it is neither for lack of servers nor for one that has not taken it.
+    """
 
     def __init__(
         self,
@@ -39,6 +49,10 @@ class Members:
         self.servers_expected = servers_expected
         self.servers = servers
         self.shard_map: ShardMap | None = None
+        self.on_restarted: Callable[[str], None] = lambda server: None
+        self.on_complete: Callable[[], None] | None = None
+        self.busy = ""
+        self._recovering: set[str] = set()  # servers that must not serve before a rollback
         self._processes: dict[str, int] = {}  # server -> the nonce of its process
         self._contenders: list[_Contender] = []
         self._last_map: ShardMap | None = None  # some server may hold it, although not all do
@@ -48,6 +62,7 @@ class Members:
         if stored is not None:
             servers |= {name: one.server for name, one in stored.servers.items()}
             self._processes = {name: one.nonce for name, one in stored.servers.items()}
+            self._recovering = {name for name, one in stored.servers.items() if one.must_recover}
             if stored.shard_map is not None:
                 self._last_map = stored.shard_map.shard_map
                 self.shard_map = self._last_map if stored.shard_map.is_installed else None
@@ -57,7 +72,7 @@ class Members:
         if self.shard_map is not None:
             self._plans.add_for_all("map", self._find_everyone(self.shard_map), "it was started again, and looks for its servers")
         elif self._map_is_planned():
-            self._plans.add_for_all("map", self._publish_map(), "the servers are taking a shard map")
+            self._share_out()
 
     def _find_everyone(self, shard_map: ShardMap) -> Plan:
         yield InstallMap(shard_map)
@@ -71,6 +86,8 @@ class Members:
 
     def missing(self) -> ParameterServerError:
         """Return the error that says why there is no shard map yet."""
+        if self.busy:
+            return Recovering("The coordinator", self.busy)
         if self._map_is_planned():
             return Recovering("The coordinator", "not every server has taken the shard map yet")
         return Recovering("The coordinator", f"{len(self.servers)} of {self.servers_expected} servers have registered")
@@ -82,9 +99,6 @@ class Members:
         known = self.servers.get(body.server)
         if known is not None and (known.address, self._processes[known.name]) == (body.address, body.nonce):
             return self._registered(known)
-        if known is not None and self.shard_map is not None:
-            want = "a name that is not in use: the rows of a server that ended are gone, and this cluster must be started anew"
-            raise InvalidRequest("server name", f"{body.server!r}, which the shard map has at {known.address}", want)
         if known is None and len(self.servers) == self.servers_expected:
             want = f"one of the {self.servers_expected} servers that this cluster was started for: {', '.join(sorted(self.servers))}"
             raise InvalidRequest("server name", repr(body.server), want)
@@ -101,29 +115,51 @@ class Members:
 
     def _admit(self, server: Server, nonce: int) -> ServerRegistered:
         self.servers[server.name], self._processes[server.name] = server, nonce
-        self._journal.put(server_key(server.name), StoredServer(server, nonce, must_recover=False))
-        if self._map_is_planned():  # again where it replaces one: nothing else runs before there is a map
-            self._plans.add_for_all("map", self._publish_map(), "the servers are taking a new shard map")
+        must_recover = self.shard_map is not None
+        if must_recover:
+            self._recovering.add(server.name)
+        self._journal.put(server_key(server.name), StoredServer(server, nonce, must_recover))
+        if must_recover:
+            self.on_restarted(server.name)
+        elif self._map_is_planned():  # again where it replaces one: nothing else runs before there is a map
+            self._share_out()
         return self._registered(server)
 
     def _registered(self, server: Server) -> ServerRegistered:
-        return ServerRegistered(server.name, server.incarnation, cluster=self._numbering.cluster)
+        return ServerRegistered(server.name, server.incarnation, server.name in self._recovering, self._numbering.cluster)
 
     def _map_is_planned(self) -> bool:
         return len(self.servers) == self.servers_expected
 
+    def _share_out(self) -> None:
+        if self.on_complete is not None:
+            self.on_complete()
+        else:
+            self._plans.add_for_all("map", self._publish_map(), "the servers are taking a shard map")
+
     def _publish_map(self) -> Plan:
-        self._last_map = first = plan(self._last_map, [self.servers[name] for name in sorted(self.servers)])
-        self._journal.put(MAP, StoredMap(first, is_installed=False))
-        yield InstallMap(first)
-        self.shard_map = first
-        self._journal.put(MAP, StoredMap(first, is_installed=True))
+        shard_map = self.plan_map()
+        yield InstallMap(shard_map)
+        self.install(shard_map)
         return Done()
+
+    def plan_map(self) -> ShardMap:
+        """Plan the next map, which names the servers as they were started last. Where there was one, it counts from now on."""
+        self._last_map = planned = plan(self._last_map, [self.servers[name] for name in sorted(self.servers)])
+        if self.shard_map is not None:
+            self.shard_map = planned
+        self._journal.put(MAP, StoredMap(planned, is_installed=self.shard_map is not None))
+        return planned
+
+    def install(self, shard_map: ShardMap) -> None:
+        """Let a map count that every server holds now."""
+        self.shard_map = shard_map
+        self._journal.put(MAP, StoredMap(shard_map, is_installed=True))
 
     # --- two of one name -------------------------------------------------------------------------------------------------
 
     def _contend(self, request: int, body: RegisterServer, server: Server, rival: Server) -> None:
-        """Let the rival be asked whether it lives: one that crashed before there was a map has lost nothing, and is replaced."""
+        """Let the rival be asked whether it lives: one that is gone is replaced."""
         for contender in self._contenders:
             if (contender.body, contender.rival) == (body, rival):
                 contender.requests.append(request)
@@ -154,7 +190,7 @@ class Members:
         """Admit the contender where the rival is gone, also if nobody waits any more: it asks again, and must not find all as it was."""
         self._contenders.remove(contender)
         rival = contender.rival
-        is_open = self.shard_map is None and self.servers[rival.name] == rival
+        is_open = self.servers[rival.name] == rival
         if is_open and isinstance(outcome, Unreachable):
             self._admit(contender.server, contender.body.nonce)
         for request in contender.requests:

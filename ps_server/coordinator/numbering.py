@@ -39,10 +39,20 @@ class Numbering:
         """How many rollbacks there were."""
         return self._last.timeline
 
+    def begin_timeline(self, above: int) -> int:
+        """Begin a timeline above the one at work and another, which a checkpoint is of; return it."""
+        self._keep(replace(self._last, timeline=max(self._last.timeline, above) + 1))
+        return self._last.timeline
+
     def next_job(self) -> int:
         """Take the number of a job, from 1."""
         self._keep(replace(self._last, last_job=self._last.last_job + 1))
         return self._last.last_job
+
+    def pass_job(self, number: int) -> None:
+        """Take no number of a job up to this one any more."""
+        if number > self._last.last_job:
+            self._keep(replace(self._last, last_job=number))
 
     def next_creation(self) -> int:
         """Take the number of a table's creation, from 1."""

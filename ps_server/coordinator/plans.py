@@ -73,7 +73,7 @@ class _Planned:
     plan: Plan
     requests: dict[int, _Asking] = field(default_factory=dict)
     until_s: float = math.inf  # when it is given up at the latest
-    is_for_all: bool = False
+    why: str = ""  # of a plan for all: what it is for
     wake_s: float = -math.inf  # when its Wait is over
     task: int | None = None  # the number of its task that is under way
     orders: Mapping[str, Body] | None = None
@@ -81,6 +81,10 @@ class _Planned:
     orders_until_s: float = math.inf
     answers: dict[str, Body | None] = field(default_factory=dict)  # server -> its answer, None until it came
     causes: dict[str, str] = field(default_factory=dict)  # server -> why it has not followed the order yet, where that is known
+
+    @property
+    def is_for_all(self) -> bool:
+        return bool(self.why)
 
     def is_waiting(self, now_s: float) -> bool:
         return self.task is not None or self.wake_s > now_s or self.silent() is not None
@@ -128,7 +132,7 @@ class Plans:
         """
         self.give_up(Recovering("The coordinator", why))
         self._queue = deque([planned for planned in self._queue if not (planned.is_for_all and planned.key == key)])
-        self._queue.appendleft(_Planned(key, plan, is_for_all=True))
+        self._queue.appendleft(_Planned(key, plan, why=why))
 
     def give_up(self, error: ParameterServerError) -> None:
         """End the plan that runs, if one does, and refuse its requests with `error`."""
@@ -191,7 +195,7 @@ class Plans:
         assert self._running is not None, "whoever waits for a plan waits for the one that runs"
         server = self._running.silent()
         if server is None:
-            return Recovering("The coordinator", f"after {after_s:.1f} s it is still at work")
+            return Recovering("The coordinator", self._running.why or f"after {after_s:.1f} s it is still at work")
         return self._silence_of(server, after_s)
 
     def _silence_of(self, server: str, after_s: float) -> Unreachable:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
-from ps_proto.requests import NEVER, Done, Finished, JobJoined, JoinJob, LeaveJob, RankFenced
+from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
+from ps_proto.requests import NEVER, Done, Finished, JobJoined, JobState, JoinJob, LeaveJob, RankFenced
 from ps_proto.values import Sync
 from ps_server.coordinator.incarnations import Incarnations
 from ps_server.coordinator.job import Job
@@ -35,6 +35,7 @@ class Ranks:
     ) -> None:
         self.job: Job | None = None
         self.joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
+        self._rolled_back: dict[int, int] = {}  # rank -> the step with which it goes on after the last rollback
         self.incarnations = Incarnations(stored.ranks if stored is not None else {}, journal)
         self._members = members
         self._tables = tables
@@ -143,6 +144,8 @@ class Ranks:
     def _job_for(self, body: JoinJob) -> Job:
         """Return the running job, checked against what the worker asks for, or a new one."""
         job = self.running
+        if job is not None and job.is_offered and not job.is_as(body):
+            job = None
         if job is None:
             if body.mode is None:
                 raise InvalidRequest("mode", "None", "given by the first worker of a job, such as mode=ps.Sync()")
@@ -153,12 +156,40 @@ class Ranks:
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
         if body.mode is not None and body.mode != job.mode:
             raise JobMismatch("mode", str(job.mode), str(body.mode))
+        if job.is_offered and body.on_lost_worker:
+            job.on_lost_worker = body.on_lost_worker
         if body.on_lost_worker not in ("", job.on_lost_worker):
             raise JobMismatch("on_lost_worker", repr(job.on_lost_worker), repr(body.on_lost_worker))
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
         return job
+
+    # --- going back ------------------------------------------------------------------------------------------------------
+
+    def roll_back(self, state: JobState | None, is_new: bool) -> JobState | None:
+        """Let the job go on as a checkpoint has it, or begin anew where that has none or another; return it as servers take it up.
+
+        Every rank has to join again, also one that has left since. `is_new`: the cluster begins with the checkpoint, and takes its job up.
+        """
+        job = self.job
+        if state is not None and (job is None or is_new):
+            self._numbering.pass_job(state.number)
+            job = self.job = Job(state.number, state.world_size, state.mode, state.first_clock)
+            self._tables.job_mode = state.mode
+        elif job is None:
+            return None
+        if state is None or state.number != job.number:
+            first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
+            state = JobState(job.number, job.world_size_asked, job.mode, first, first, ())
+        job.go_back(state)
+        self.leases.clear()  # whoever is started again has the time that it needs
+        self.joined.clear()
+        self.incarnations.clear()
+        finished = {rank.rank: rank.finished for rank in state.ranks}
+        self._rolled_back = {rank: max(finished.get(rank, NEVER) + 1, state.first_clock) for rank in range(state.world_size)}
+        self.keep_job()
+        return state
 
     # --- leaving ---------------------------------------------------------------------------------------------------------
 
@@ -183,6 +214,8 @@ class Ranks:
             raise StaleIncarnation(rank, have, incarnation)
         if self.job is not None and self.job.ranks.get(rank) == incarnation:
             return self.job
+        if incarnation == have and rank in self._rolled_back:
+            raise RolledBack(rank, self._rolled_back[rank], self._numbering.timeline)
         want = "a rank that takes part in the running job: connect with rank= and world_size= first"
         raise InvalidRequest("rank", f"{rank}, which has not joined or has left", want)
 

@@ -9,6 +9,7 @@
     rank/NUMBER    StoredRank
     checkpoint     StoredCheckpoint: the last complete one
     rollback       StoredRollback: the last one
+    origin         StoredOrigin, where the cluster did not begin empty
 
 Not kept, since whoever wants it asks again: who waits for what, who stands at a barrier, plans, checkpoints under way; and leases, which
 begin anew.
@@ -31,6 +32,7 @@ MAP = "map"
 JOB = "job"
 CHECKPOINT = "checkpoint"
 ROLLBACK = "rollback"
+ORIGIN = "origin"
 _SERVER, _TABLE, _RANK = "server/", "table/", "rank/"
 
 
@@ -126,21 +128,28 @@ class StoredRank:
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """The last complete checkpoint; `bad`: those that could not be loaded."""
+    """The last complete checkpoint."""
 
     root: str
     number: int
     step: int
-    bad: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRollback:
-    """The last rollback. `is_pending`: some server may not have loaded its source yet."""
+    """The last rollback. `is_pending`: some server may not have loaded what it goes back to."""
 
     timeline: int
-    source: Source | None
     is_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOrigin:
+    """The checkpoint with which this cluster began, of which cluster that was, and by which words it was asked for."""
+
+    source: Source
+    cluster: int
+    asked: str
 
 
 @dataclass
@@ -155,6 +164,7 @@ class Stored:
     ranks: dict[int, StoredRank] = field(default_factory=dict)
     checkpoint: StoredCheckpoint | None = None
     rollback: StoredRollback | None = None
+    origin: StoredOrigin | None = None
 
     @classmethod
     def of(cls, state: Mapping[str, bytes]) -> "Stored | None":
@@ -173,6 +183,8 @@ class Stored:
                 stored.checkpoint = _value(StoredCheckpoint, state, key)
             elif key == ROLLBACK:
                 stored.rollback = _value(StoredRollback, state, key)
+            elif key == ORIGIN:
+                stored.origin = _value(StoredOrigin, state, key)
             elif key.startswith(_SERVER):
                 stored.servers[key.removeprefix(_SERVER)] = _value(StoredServer, state, key)
             elif key.startswith(_TABLE):

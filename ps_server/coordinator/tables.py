@@ -1,6 +1,6 @@
 """The table registry: which tables there are, and which of them every server has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, TableMismatch
 from ps_proto.requests import CreateTable, TableCreated
@@ -63,6 +63,16 @@ class TableRegistry:
         """Raise InvalidRequest where a job of this mode contradicts a table that is there."""
         for spec in self.specs.values():
             _check_mode("mode", spec, mode)
+
+    def restore(self, specs: Iterable[TableSpec]) -> tuple[TableSpec, ...]:
+        """Take the tables of a checkpoint beside those that are there; return all that every server is to have."""
+        for spec in specs:
+            if spec.name not in self._installed:
+                self.specs[spec.name] = spec
+                self._creations.setdefault(spec.name, self._numbering.next_creation())
+                self._installed.add(spec.name)
+                self._keep(spec.name)
+        return self.ready()
 
     def ready(self) -> tuple[TableSpec, ...]:
         """Return the tables that every server has: one that is on its way would be unknown to some."""

@@ -29,6 +29,7 @@ from ps_proto.requests import (
     CheckpointTaken,
     JobState,
     PartWritten,
+    Source,
 )
 from ps_proto.values import Sync
 from ps_server.coordinator.journal import Journal
@@ -111,12 +112,26 @@ class Taking:
         self._journal = journal
         self._notices = notices
         self._base: int | None = None  # the last complete one under the schedule's root, while this coordinator knows of it
+        self._root = ""  # of the one at work, or the last
         self._increments = 0  # since the last with all rows
         self._roots: set[str] = set()  # those whose numbers are known
+
+    def begin_from(self, source: Source | None, step: int) -> None:
+        """Stand on a checkpoint that all servers have loaded; on none where they began anew."""
+        self.last = StoredCheckpoint(source.root, source.number, step) if source is not None else None
+        self._base = source.number if source is not None and source.root == self._schedule.root else None
+        if self.last is not None:
+            self._journal.put(CHECKPOINT, self.last)
+            self._numbering.pass_checkpoint(self.last.number)
+
+    def failed(self, reason: str) -> CheckpointFailed:
+        """Return the error of the checkpoint at work, if there is one, which ends for this reason."""
+        return CheckpointFailed(self._root or self._schedule.root, "the coordinator", reason)
 
     def plan(self, wish: Wish) -> Plan:
         """Take a checkpoint: CheckpointTaken once it is complete, CheckpointFailed with whom and why, StalenessTimeout with the slowest."""
         begun_s: float = yield Now()
+        self._root = wish.root
         try:
             yield from self._look_at(wish.root)
             attempt, published = yield from self._published(wish, begun_s)
@@ -233,7 +248,7 @@ class Taking:
             yield Do(AbandonCheckpoint(root, number))
 
     def _complete(self, root: str, attempt: _Attempt, published: Published) -> None:
-        self.last = StoredCheckpoint(root, attempt.number, published.step, ())
+        self.last = StoredCheckpoint(root, attempt.number, published.step)
         self._journal.put(CHECKPOINT, self.last)
         if root == self._schedule.root:
             self._base = attempt.number

@@ -91,19 +91,6 @@ def test_a_server_too_many_is_refused_in_a_sentence(cluster: list[Started]) -> N
     assert "Traceback" not in refused.stderr
 
 
-def test_a_server_restarted_under_its_name_and_port_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with started(tmp_path, "coordinator", "coordinator", "--servers=1") as coordinator:
-        flags = ["server", f"--coordinator={coordinator.address}", "--name=server-0"]
-        with started(tmp_path, "server", *flags) as server:
-            server.wait_for_log("serving")
-            flags.append(f"--port={server.address.rpartition(':')[2]}")
-            poll_until(lambda: "1 of 1 servers serve" in rowstead("status", coordinator.address).stdout)
-        refused = rowstead(*flags)
-        assert refused.returncode == 1
-        assert "the rows of a server that ended are gone, and this cluster must be started anew" in refused.stderr
-        assert "Traceback" not in refused.stderr
-
-
 def test_the_second_server_of_a_name_is_refused_and_one_that_crashed_comes_back(tmp_path: Path) -> None:
     with started(tmp_path, "coordinator", "coordinator", "--servers=2") as coordinator:
         flags = ["server", f"--coordinator={coordinator.address}", "--name=server-0"]
