@@ -59,6 +59,7 @@ class Simulation:
     tasks: TaskDoers = field(default_factory=dict)
     programs: Programs = field(default_factory=lambda: PROGRAMS)
     schedule: Schedule = field(default_factory=Schedule)
+    lease_s: float = 0.0
     awaits_registration: bool = False
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class Simulation:
 
     def start_coordinator(self) -> CoreNode:
         """Let a coordinator begin with what is stored."""
-        core = CoordinatorCore(CoreSettings(self.servers, CLUSTER, self.schedule), Stored.of(self.store.load()))
+        core = CoordinatorCore(CoreSettings(self.servers, CLUSTER, self.schedule, self.lease_s), Stored.of(self.store.load()))
         node = self.nodes["coordinator"] = CoreNode(self, "coordinator", core, store=self.store)
         self.time.at(self.time.now_s, node.look_at_clock)
         return node

@@ -21,6 +21,7 @@ from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 from sim.cluster import Simulation
 from sim.found_checkpoints import Loaded, rows_of
 from sim.nodes import Script
+from sim.scripts import state_after
 
 OWN_IDS = 40  # ids of each rank: over several servers, each owns some
 TABLES = ("a", "b")
@@ -38,11 +39,6 @@ def some(rng: np.random.Generator, count: int, first: int) -> Ids:
     return np.flatnonzero(rng.random(count) < rng.random()).astype(np.uint64) + np.uint64(first)
 
 
-def state_after(step: int) -> bytes:
-    """Return the resume state that a rank leaves with a step."""
-    return f"step {step} is done".encode()
-
-
 @dataclass
 class Counting:
     """The job, and what is wrong with what its ranks saw. `pause_s`: what a step takes at most."""
@@ -55,7 +51,7 @@ class Counting:
     torn: list[str] = field(default_factory=list)
 
     def script(self, rank: int, nonce: int, resumes: bool = False) -> Callable[[Worker], Script]:
-        """Do the rank's steps, from where it was; a rank that `resumes` looks at what its predecessor left."""
+        """Do the rank's steps; one that `resumes` goes on where the rank was, and looks at what its predecessor left (R15)."""
 
         def script(worker: Worker) -> Script:
             yield from worker.join(rank, self.world_size, self.mode, nonce, resumes)

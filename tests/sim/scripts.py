@@ -65,6 +65,34 @@ def train(
     return script
 
 
+def train_on(rank: int, world_size: int, steps: int, nonce: int, pause_s: float = 0.0) -> Callable[[Worker], Script]:
+    """Do the same from where the rank was, and look at what its predecessor left (R15)."""
+
+    def script(worker: Worker) -> Script:
+        yield from worker.join(rank, world_size, Sync(), nonce, resume=True)
+        assert worker.resume == (state_after(worker.clock - 1) if worker.is_resumed else b""), worker.resume
+        for spec in TABLES:
+            yield from worker.create_table(spec)
+        while worker.clock < steps:
+            step = worker.clock
+            ids = {spec.name: ids_of(rank, step, spec.name) for spec in TABLES}
+            rows = yield from worker.pull(list(ids.items()))
+            gradients = {name: gradients_of(rank, step, ids[name], read) for name, read in zip(ids, rows, strict=True)}
+            if pause_s:
+                yield Pause(pause_s)
+            for half in (0, 1):
+                yield from worker.push([_half(name, ids[name], gradients[name], half) for name in ids])
+            yield from worker.end_step(state_after(step))
+        yield from worker.leave()
+
+    return script
+
+
+def state_after(step: int) -> bytes:
+    """Return the resume state that a rank leaves with a step."""
+    return f"step {step} is done".encode()
+
+
 def _pull_halves(worker: Worker, ids: dict[str, Ids]) -> Operation[list[Rows]]:
     first = yield from worker.pull([(name, its[halves(its.size)[0]]) for name, its in ids.items()])
     second = yield from worker.pull([(name, its[halves(its.size)[1]]) for name, its in ids.items()])

@@ -12,11 +12,11 @@ from ps_server.coordinator.schedule import Schedule
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
 from sim.cluster import Simulation
-from sim.counting import Counting, state_after
+from sim.counting import Counting
 from sim.found_checkpoints import ROOT, FoundCheckpoints, rows_of
 from sim.network import Chances
 from sim.nodes import Script
-from sim.scripts import train, trained
+from sim.scripts import state_after, train, trained
 
 WORKERS, STEPS = 3, 14
 ROUGH = Chances(drop=0.02, double=0.03, delay=0.05)

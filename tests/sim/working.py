@@ -8,6 +8,7 @@ from ps_proto.errors import ParameterServerError
 from ps_server.storage.folder import Folder
 from ps_server.storage.program import Ask, Program, StoreOperation, one_by_one, perform
 from ps_server.storage.store import NotThere
+from sim.disk import Died
 
 if TYPE_CHECKING:
     from sim.nodes import CoreNode
@@ -46,6 +47,8 @@ class Working:
             outcome = perform(operation, self._folder(operation.root))
         except (ParameterServerError, NotThere) as error:
             self.go_on(error)
+        except Died:
+            self._node.die()
         else:
             self.go_on(outcome)
 
