@@ -12,6 +12,7 @@ from typing import Any
 from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, Cluster, CreateTable, GetCluster, JoinJob, LeaveJob, RegisterServer, RenewLease, TakeCheckpoint
 from ps_proto.values import TableSpec
+from ps_server.coordinator.admissions import Admissions
 from ps_server.coordinator.barriers import Barriers
 from ps_server.coordinator.checkpoints import Checkpoints
 from ps_server.coordinator.core_settings import CoreSettings
@@ -55,7 +56,10 @@ class CoordinatorCore:
         self._tables = TableRegistry(tables_stored, self.members, self._plans, self._numbering, orders, self._journal)
         leases = Leases(settings.lease_s)
         self.ranks = Ranks(stored, self.members, self._tables, self._plans, leases, self._numbering, orders, self._journal)
-        self.liveness = Liveness(leases, self.ranks, self._plans, self._numbering, orders, self.notices)
+        self._admissions = Admissions(
+            self.members, self.ranks, self._tables, self._plans, self._waiting, self._numbering, orders, self.notices
+        )
+        self.liveness = Liveness(leases, self.ranks, self._admissions, self._plans, self._numbering, orders, self.notices)
         self._has_begun = stored is None
         self._taking = Taking(
             settings.schedule,
@@ -85,7 +89,7 @@ class CoordinatorCore:
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
-            JoinJob: self.ranks.join,
+            JoinJob: self._admissions.join,
             LeaveJob: self.ranks.leave,
             RenewLease: self.liveness.renew,
             GetCluster: self._get_cluster,
@@ -126,6 +130,7 @@ class CoordinatorCore:
             case Ticked():
                 pass
         self.liveness.remove_lost()
+        self._admissions.begin_due(now_s)
         self.members.question_rivals(effects)
         self._go_on(self._plans, now_s, effects)
         for _ in range(2):  # where one of the schedule ends, the next begins
@@ -149,7 +154,7 @@ class CoordinatorCore:
 
     def deadline_s(self) -> float | None:
         """Return when a Ticked is due: a request that gives up, an order to be given again, or a checkpoint."""
-        due_s = self._waiting.due_s() + self.ranks.leases.due_s() + self._checkpoints.due_s()
+        due_s = self._waiting.due_s() + self.ranks.leases.due_s() + self._admissions.due_s() + self._checkpoints.due_s()
         return min([*due_s, *[each_s for plans in self._lanes for each_s in plans.due_s()]], default=None)
 
     # --- looking ---------------------------------------------------------------------------------------------------------

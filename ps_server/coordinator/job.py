@@ -82,6 +82,13 @@ class Job:
             self.at_barrier.pop(rank, None)
         self.ranks[rank] = incarnation
 
+    def admit(self, rank: int) -> None:
+        """Let the rank, one that has left or the next, be in it: every server has followed the order."""
+        self.world_size = max(self.world_size, rank + 1)
+        self.left.discard(rank)
+        self.removed.discard(rank)
+        self.orders = [order for order in self.orders if order.rank != rank]
+
     def leave(self, rank: int) -> None:
         """End the rank's part in it."""
         self.ranks.pop(rank, None)

@@ -1,9 +1,8 @@
 """Which workers live: the turn of RenewLease, and what follows where a lease runs out."""
 
-from collections.abc import Sequence
-
 from ps_proto.errors import ParameterServerError
-from ps_proto.requests import Done, Finished, LeaseRenewed, RankFenced, RenewLease
+from ps_proto.requests import Done, LeaseRenewed, RankFenced, RenewLease
+from ps_server.coordinator.admissions import Admissions
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.leases import Leases
 from ps_server.coordinator.notices import Notices
@@ -23,9 +22,19 @@ class Liveness:
     nobody is removed: it may be the coordinator that was cut off.
     """
 
-    def __init__(self, leases: Leases, ranks: Ranks, plans: Plans, numbering: Numbering, orders: Orders, notices: Notices) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        ranks: Ranks,
+        admissions: Admissions,
+        plans: Plans,
+        numbering: Numbering,
+        orders: Orders,
+        notices: Notices,
+    ) -> None:
         self._leases = leases
         self._ranks = ranks
+        self._admissions = admissions
         self._plans = plans
         self._numbering = numbering
         self._orders = orders
@@ -44,7 +53,8 @@ class Liveness:
         if body.rank in self._leases.lost:
             self._notices.say(f"Rank {body.rank} is heard of again.")
         self._leases.renew(body.rank)
-        return LeaseRenewed(tuple(job.orders) if body.rank == self._carrier(job) else (), self._numbering.timeline)
+        orders = self._admissions.riding(job) if body.rank == self._carrier(job) else ()
+        return LeaseRenewed(orders, self._numbering.timeline)
 
     def _carrier(self, job: Job) -> int:
         """Return the rank that puts orders into what it says of its next step (R8): the lowest one that is heard of."""
@@ -83,7 +93,7 @@ class Liveness:
         try:
             fenced: list[RankFenced] = yield self._orders.fence_rank(rank, incarnation)
             last = max(job.first_clock - 1, last_finished(fenced))
-            yield self._orders.resolve_rank(rank, incarnation, _fact_of(fenced, job, last), last + 1, has_left=True)
+            yield self._orders.resolve_rank(rank, incarnation, last_fact(fenced), last + 1, has_left=True)
         except ParameterServerError as error:
             self._notices.say(f"Rank {rank} is lost and cannot be removed from its job: {error}")
             yield Wait(REMOVE_AGAIN_S)
@@ -96,11 +106,3 @@ class Liveness:
                 f"from step {last + 1} on the others go on without it, {len(job.still_in)} in all."
             )
         return Done()
-
-
-def _fact_of(fenced: Sequence[RankFenced], job: Job, last: int) -> Finished | None:
-    """Return the fact that all servers are to know, so that the rank leaves after step `last` on each; None: it finished nothing."""
-    fact = last_fact(fenced)
-    if fact is not None and fact.clock == last:
-        return fact
-    return Finished(last) if last >= job.first_clock else None

@@ -59,6 +59,11 @@ class Numbering:
         self._keep(replace(self._last, last_creation=self._last.last_creation + 1))
         return self._last.last_creation
 
+    def next_order(self) -> int:
+        """Take the number of an order that rides in a finished step, from 1."""
+        self._keep(replace(self._last, last_order=self._last.last_order + 1))
+        return self._last.last_order
+
     def next_checkpoint(self) -> int:
         """Take the number of an attempt to take a checkpoint, from 1."""
         self._keep(replace(self._last, last_checkpoint=self._last.last_checkpoint + 1))

@@ -3,7 +3,7 @@
 What moves a rank's clock is of a timeline: servers that have gone back do not follow what was found out before.
 """
 
-from ps_proto.requests import FenceRank, Finished, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import AdmitRank, FenceRank, Finished, InstallTable, ResolveRank, StartJob
 from ps_proto.values import TableSpec
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.numbering import Numbering
@@ -27,6 +27,11 @@ class Orders:
     def fence_rank(self, rank: int, incarnation: int) -> FenceRank:
         """Refuse lower incarnations, and say how far they came."""
         return FenceRank(self._numbering.term, rank, incarnation, self._numbering.cluster)
+
+    def admit_rank(self, rank: int, incarnation: int, first: int) -> AdmitRank:
+        """Take a rank into a job that folds no steps."""
+        numbering = self._numbering
+        return AdmitRank(numbering.term, numbering.cluster, rank, incarnation, first, numbering.timeline)
 
     def resolve_rank(self, rank: int, incarnation: int, fact: Finished | None, start: int, has_left: bool = False) -> ResolveRank:
         """Settle how far a rank came."""

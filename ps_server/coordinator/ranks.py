@@ -105,14 +105,16 @@ class Ranks:
         else:
             fact = last_fact(fenced)
             start = 1 + max(job.first_clock - 1, last_finished(fenced))
-            if not body.resume:
-                start = max([start, *(answer.applied + 1 for answer in fenced)])
             has_left = any([answer.has_left for answer in fenced])
+            if not (body.resume or has_left):
+                start = max([start, *(answer.applied + 1 for answer in fenced)])
             yield self._orders.resolve_rank(body.rank, incarnation, fact, start, has_left)
             if has_left:  # it said so to some server; now all know, and the rank is for the next job
                 self.end_part(body.rank)
                 return (yield from self._join(body, None))
-            resume = fact if body.resume and fact is not None and fact.clock == start - 1 else None
+            # One that was admitted and finished nothing since goes on where it was before.
+            since = max(answer.since for answer in fenced)
+            resume = fact if body.resume and fact is not None and (fact.clock == start - 1 or since == start) else None
         if body.rank in job.left:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
         is_resumed = body.resume and start > job.first_clock
@@ -154,16 +156,20 @@ class Ranks:
             return Job(self._numbering.next_job(), body.world_size, body.mode, on_lost_worker=body.on_lost_worker or "wait")
         if body.world_size not in (job.world_size, job.world_size_asked):
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
-        if body.mode is not None and body.mode != job.mode:
-            raise JobMismatch("mode", str(job.mode), str(body.mode))
         if job.is_offered and body.on_lost_worker:
             job.on_lost_worker = body.on_lost_worker
-        if body.on_lost_worker not in ("", job.on_lost_worker):
-            raise JobMismatch("on_lost_worker", repr(job.on_lost_worker), repr(body.on_lost_worker))
+        self.check_same(job, body)
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
         return job
+
+    def check_same(self, job: Job, body: JoinJob) -> None:
+        """Raise JobMismatch where a worker wants another mode than its job has, or another end for those that are lost."""
+        if body.mode is not None and body.mode != job.mode:
+            raise JobMismatch("mode", str(job.mode), str(body.mode))
+        if body.on_lost_worker not in ("", job.on_lost_worker):
+            raise JobMismatch("on_lost_worker", repr(job.on_lost_worker), repr(body.on_lost_worker))
 
     # --- going back ------------------------------------------------------------------------------------------------------
 

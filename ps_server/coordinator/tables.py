@@ -59,6 +59,10 @@ class TableRegistry:
     def _keep(self, table: str) -> None:
         self._journal.put(table_key(table), StoredTable(self.specs[table], self._creations[table], table in self._installed))
 
+    def folds(self, job: Mode) -> bool:
+        """Say whether servers may have pushes that wait for the end of a step, in a job of this mode."""
+        return any([isinstance(mode, Sync) for mode in (job, *[spec.mode for spec in self.specs.values()])])
+
     def check_job(self, mode: Mode) -> None:
         """Raise InvalidRequest where a job of this mode contradicts a table that is there."""
         for spec in self.specs.values():
