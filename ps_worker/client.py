@@ -23,6 +23,7 @@ from ps_worker.late_log import LateLog
 from ps_worker.later_pulls import LaterPull
 from ps_worker.protocol import Worker
 from ps_worker.records import Records, pack
+from ps_worker.resume.replay import Replay
 from ps_worker.roots import absolute_root
 from ps_worker.table_parts import join_parts, records_in_parts, rows_in_parts
 
@@ -49,6 +50,7 @@ class Client:
         """`resume` and `on_lost_worker` as in JoinJob; `joins`: take the rank in the running job that the coordinator chooses."""
         self._connection = Connection(address, transport, patience)
         self._worker = self._connection.worker
+        self.replay = Replay()  # what of the script's calls is done already
         self._late_log = LateLog(self._worker)
         self._capture = self._connection.capture
         self._pulls, self._pushes, self._barriers = self._connection.pulls, self._connection.pushes, self._connection.barriers
@@ -255,6 +257,8 @@ class Client:
         It is outside the steps: in synchronous mode assign before the others read, with a barrier between.
         """
         given = self._given("assign rows", table, ids, rows)
+        if not only_absent and self.replay.leaves_out("client.assign"):
+            return
         self._write(lambda: self._worker.assign(given, only_absent))
 
     def restore(self, table: str, records: Records) -> None:
@@ -265,13 +269,16 @@ class Client:
         self._connection.check_open("restore rows")
         ids, rows = as_pair(self._connection.spec(table), records.ids, records.rows)
         packed, columns = pack(rows, records.state)
+        if self.replay.leaves_out("client.restore"):
+            return
         self._write(lambda: self._worker.restore(table, ids, packed, columns))
 
     def clear(self, table: str) -> None:
         """Drop all rows of a table, with their state, at once and in every mode; afterwards its ids read as their initial values."""
         self._connection.check_open("clear a table")
         self._connection.know(table)
-        self._write(lambda: self._worker.clear(table))
+        if not self.replay.leaves_out("client.clear"):
+            self._write(lambda: self._worker.clear(table))
 
     def _write(self, operation: Callable[[], Operation[None]]) -> None:
         """Write something once what is queued has been written, and what ended before it is known."""
@@ -290,6 +297,7 @@ class Client:
         self._connection.check_open("end a step")
         check_resume(resume)
         self._capture.mark()
+        self.replay.end_step()
         self._end_step(resume, is_held=self._capture.is_on and not resume)
 
     def _end_step(self, resume: bytes, is_held: bool) -> None:
@@ -321,6 +329,7 @@ class Client:
             want = "end_step(): the next step of a synchronous table waits for this one's pushes"
             raise InvalidRequest("end_step_async", "called in a job with synchronous tables", want)
         self._capture.mark()
+        self.replay.end_step()
         ended = self._worker.end_step_now()
         if self._capture.is_on:
             handle: Handle[None] = Handle(Future(), self._capture.mark_here)
@@ -364,17 +373,31 @@ class Client:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
         self._connection.check_open("wait at a barrier")
         self._capture.mark()
+        if self.replay.passes_barrier():
+            return
         self._pushes.run(self._worker.announce())  # who is yet to come may read the next step first, such as to evaluate
         self._barriers.run(self._worker.barrier())
 
-    def agree_async(self, value: int) -> Handle[int]:
+    def agree_async(self, value: int, number: int | None = None) -> Handle[int]:
         """Queue a barrier to which this rank brings `value`; the handle's result is the least that a rank which has not left brought.
 
-        Barriers meet in the order in which each rank asks for them: all ranks must ask for the same ones.
+        Barriers meet in the order in which each rank asks for them: all ranks must ask for the same ones. `number`: that of one which the
+        worker before this one asked for, and which is asked for again.
         """
         self._connection.check_open("agree")
         self._capture.mark()  # the others may have to hear of the step before to come there
-        return self._barriers.submit(self._worker.barrier(value))
+        return self._barriers.submit(self._worker.barrier(value, number))
+
+    @property
+    def next_barrier(self) -> int:
+        """The number of the next barrier: how many this rank has asked for, those among them that ps.save and ps.prefetch agree at."""
+        return self._worker.next_barrier
+
+    def follow(self, replay: Replay, next_barrier: int | None = None) -> None:
+        """Leave out what `replay` says that the worker before this one did; go on with barrier `next_barrier`, as that one would have."""
+        self.replay = replay
+        if next_barrier is not None:
+            self._worker.resume_barriers(next_barrier)
 
     def checkpoint(self, path: str | PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
         """Have a checkpoint written that has every step which this client has finished; return where it lies, once it is complete.

@@ -8,6 +8,9 @@ There is one in a process. `init` begins it, `current_session` finds it, so that
                           were well. A sys.exit() is an end that the script chose, so it counts as a normal one; in the block only
                           with code 0: at exit nobody can see the code any more.
     by a signal           nothing is sent: the servers see a worker that is gone
+
+A worker that is started again goes on where it was: `init` takes what the one before it left with its last finished step, and the script
+runs from its top up to the resume point. See resume/ and docs/resuming.md.
 """
 
 import logging
@@ -15,11 +18,12 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType, TracebackType
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, runtime_checkable
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack
 
+from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
 from ps_proto.requests import CheckpointTaken
 from ps_proto.values import Mode, Sync
@@ -27,6 +31,10 @@ from ps_worker.client import Client
 from ps_worker.connecting import connect
 from ps_worker.local_cluster import LocalCluster, local_cluster
 from ps_worker.place import find_place
+from ps_worker.resume.packing import pack, unpack
+from ps_worker.resume.registry import Registry, Resumable
+from ps_worker.resume.replay import Replay
+from ps_worker.resume.rngs import rng_states, set_rng_states
 
 log = logging.getLogger("rowstead")
 
@@ -36,15 +44,6 @@ LAST_LOOK_S = 2.0  # at a cluster that is about to end
 _Change = tuple[str, str, float, float]  # server, table, rows held, rows pushed
 
 _current: "Session | None" = None
-
-
-@runtime_checkable
-class Resumable(Protocol):
-    """What can say its state and take it back: a module, an optimizer, a scheduler, a data position."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -88,7 +87,12 @@ def init(
     place = find_place(address, rank, world_size, os.environ)
     mode = Sync() if mode is None else mode
     if place.address is not None:
-        _current = Session(connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, **options), None)
+        client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=True, **options)
+        try:
+            _current = Session(client, None)
+        except BaseException:  # such as what the worker before this one left, in another version's format
+            client.disconnect()
+            raise
         return _current
     cluster = local_cluster(servers, plugins=plugins, max_restarts=0).start()  # of what it held, nothing outlives the script
     try:
@@ -108,6 +112,13 @@ def current_session() -> "Session":
     return _current
 
 
+def captured_client(client: Client | None) -> Client | None:
+    """Return the session's client, if it is this one or none is given, and if what its script resumes from is captured."""
+    if _current is None or not _current.is_open or not _current.is_captured or client not in (None, _current.client):
+        return None
+    return _current.client
+
+
 class Session:
     """A worker's place in the job, as `init` made it; for one thread at a time. `with` closes it."""
 
@@ -116,8 +127,16 @@ class Session:
         self._cluster = cluster
         self._owner = os.getpid()
         self._is_open = True
-        self._registered: dict[str, Resumable] = {}
         self._saved: set[_Change] = set()
+        left = unpack(client.resume) if client.resume else {}
+        self._rngs: dict[str, Any] = left.get("rngs", {})
+        self._registry = Registry(left.get("objects", {}))
+        self._replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
+        client.follow(self._replay, left.get("next_barrier"))
+        if self.is_captured:
+            client.provide_resume(self._capture)
+        if client.is_resumed:
+            log.info("Rank %d resumes at step %d.", client.rank, client.clock)
 
     @property
     def is_open(self) -> bool:
@@ -148,12 +167,30 @@ class Session:
         return self._client.world_size
 
     @property
+    def is_captured(self) -> bool:
+        """Whether it says at each step what it resumes from: not with an embedded cluster, which ends with it."""
+        return self._cluster is None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether this script was started again, and goes on behind a step that it finished before."""
+        return self._client.is_resumed
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether it is still on its way to the place where it was."""
+        return not self._replay.is_over
+
+    @property
     def registered(self) -> Mapping[str, Resumable]:
         """What `register` was given, by name."""
-        return MappingProxyType(self._registered)
+        return self._registry.objects
 
     def barrier(self) -> None:
-        """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
+        """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not.
+
+        One that this rank passed before it was started again is passed at once.
+        """
         self.client.barrier()
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
@@ -161,19 +198,62 @@ class Session:
         return self.client.checkpoint(path, full=full)
 
     def register(self, name: str, obj: Resumable) -> None:
-        """Keep `obj` under `name` as part of what this worker needs to go on after a restart.
+        """Keep `obj` under `name` as part of what this worker goes on from after a restart; before the training begins.
 
-        It must have state_dict() and load_state_dict(). They are only kept: this version does not resume a worker. Raises InvalidRequest.
+        It must have state_dict(), which gives plain data, and load_state_dict(). After a restart its state is loaded here, and again where
+        the training goes on. Registered anyway: the random generators of Python, numpy and torch, the place in the passes of ps.prefetch
+        and in the loops over `steps`, each ServerOptimizer's param_groups and its model's buffers. All of it is at most 64 KiB: it
+        travels with each step. Raises InvalidRequest.
         """
-        if not isinstance(name, str) or not name:
-            raise InvalidRequest("name", repr(name), "a text that is not empty")
-        if name in self._registered:
-            raise InvalidRequest("name", f"{name!r}, which is taken", "another for each object")
-        if isinstance(obj, type) or not isinstance(obj, Resumable):
-            raise InvalidRequest(
-                f"what is registered as {name!r}", f"a {type(obj).__name__}", "an object with state_dict and load_state_dict"
-            )
-        self._registered[name] = obj
+        self._registry.register(name, obj)
+
+    def register_ours(self, name: str, obj: Resumable) -> None:
+        """Do the same for a part of Rowstead; the newest of a name counts, as long as somebody else holds it."""
+        self._registry.register_ours(name, obj)
+
+    def steps(self, count: int) -> Iterator[int]:
+        """Yield the numbers of `count` steps, each of which the loop's body makes: 0, 1, ...; after a restart from where it was.
+
+            for step in session.steps(1000):
+                ids, gradients = ...                       # a function of `step`, the rows, and the random generators
+                session.client.push("user", ids, gradients); session.client.end_step()
+
+        Raises InvalidRequest where the body ends no step.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidRequest("count", repr(count), "a whole number from 0: how many steps to make")
+        loop = self._replay.begin_loop()
+        if loop is None:
+            return
+        try:
+            self.client.mark()
+            while (number := self.client.clock - loop.first) < count:
+                yield number
+                self.client.mark()
+                if self.client.clock - loop.first == number:
+                    want = "one with a step in each turn: optimizer.step(), or client.end_step()"
+                    raise InvalidRequest("the loop over session.steps()", f"without a step in turn {number}", want)
+        finally:
+            self._replay.end_pass(loop)
+
+    def _capture(self) -> bytes:
+        """Return what this worker goes on from. Raises InvalidRequest that names the object which is too large, or no plain data."""
+        objects = self._registry.capture()
+        state = {"rngs": rng_states(), "replay": self._replay.state(), "next_barrier": self._client.next_barrier, "objects": objects}
+        data = pack(state)
+        if len(data) > RESUME_BYTES_MAX:
+            sizes = {f"what is registered as {name!r}": len(state) for name, state in objects.items()}
+            sizes["the place in the passes over data"] = len(pack(state["replay"]))
+            largest = max(sizes, key=lambda name: sizes[name])
+            got = f"{len(data):,} bytes, {sizes[largest]:,} of them for {largest}"
+            raise InvalidRequest("The resume state", got, f"at most {RESUME_BYTES_MAX:,}: it travels with each step")
+        return data
+
+    def _arrive(self) -> None:
+        """Set what the script's top may have changed: this is the resume point."""
+        self._registry.settle()
+        if self._rngs:
+            set_rng_states(self._rngs)
 
     def mark_saved(self) -> None:
         """Note that all rows are saved as they are now: an embedded cluster that ends with later changes says so."""

@@ -29,6 +29,14 @@ def as_rank_0(client: Client, work: Callable[[], None]) -> bool:
     return True
 
 
+def was_done(client: Client, what: str) -> bool:
+    """Return whether the worker before this one has done what all ranks do together, such as ps.save, and it is not to be done again."""
+    if not client.replay.leaves_out(what):
+        return False
+    client.barrier()  # the one that it begins with: passed, too
+    return True
+
+
 def mark_saved(client: Client) -> None:
     """Tell the session, where there is one, that its rows are on disk."""
     try:

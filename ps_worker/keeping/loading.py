@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ps_proto.errors import CorruptFile, InvalidRequest, LoadFailed, TableMismatch, UnknownTable
 from ps_proto.values import TableSpec
 from ps_worker.client import Client
-from ps_worker.keeping.agreeing import as_rank_0, mark_saved
+from ps_worker.keeping.agreeing import as_rank_0, mark_saved, was_done
 from ps_worker.keeping.folder import ModelReader
 from ps_worker.keeping.index import PartEntry, TableEntry
 from ps_worker.keeping.parts import ModelParts
@@ -32,6 +32,8 @@ def load(model: nn.Module, path: str | os.PathLike[str]) -> None:
     InvalidRequest where names or shapes differ; on other ranks LoadFailed where rank 0 failed.
     """
     parts = ModelParts.of(model)
+    if was_done(parts.client, "ps.load"):
+        return
     reader = ModelReader(path)
     specs = _embeddings(reader, parts)
     tensors = _tensors(reader, parts)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ps_proto.errors import InvalidRequest
 from ps_proto.requests import ColumnLayout
 from ps_worker.client import Client
-from ps_worker.keeping.agreeing import as_rank_0, mark_saved
+from ps_worker.keeping.agreeing import as_rank_0, mark_saved, was_done
 from ps_worker.keeping.folder import Arrays, ModelWriter, to_bytes
 from ps_worker.keeping.index import Index, PartEntry, TableEntry
 from ps_worker.keeping.parts import ModelParts
@@ -33,6 +33,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     take it: then the previous model stands, and the other ranks only log it.
     """
     parts = ModelParts.of(model)
+    if was_done(parts.client, "ps.save"):
+        return
     untrained = parts.untrained()
     if untrained:
         raise InvalidRequest("model", f"without a ServerOptimizer for {untrained[0]!r}", "as its ServerOptimizer was given it")

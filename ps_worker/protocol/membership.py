@@ -47,12 +47,33 @@ class Membership:
             yield from self._peers.try_all(GetStats(self._view.fence()))  # for the clock to which the servers went back
         return renewed
 
-    def barrier(self, value: int) -> Operation[int]:
-        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""
+    @property
+    def next_barrier(self) -> int:
+        """The number of the next barrier: how many this rank has asked for."""
+        return self._barrier
+
+    def resume_barriers(self, number: int) -> None:
+        """Go on with barrier `number`, as the worker before this one would have."""
+        self._barrier = number
+
+    def barrier(self, value: int, number: int | None) -> Operation[int]:
+        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought.
+
+        Its number is taken when this is called, and given back where it fails. `number`: that of one that was asked for before.
+        """
         self._view.check_ranked("wait at a barrier")
-        asked = Barrier(self._view.rank, self._view.incarnation, self._barrier, self._peers.wait_s, value)
-        passed = yield from self._peers.ask_coordinator(asked)
-        self._barrier += 1
+        if number is None:
+            number = self._barrier
+            self._barrier += 1
+        return self._stand_at(number, value)
+
+    def _stand_at(self, number: int, value: int) -> Operation[int]:
+        asked = Barrier(self._view.rank, self._view.incarnation, number, self._peers.wait_s, value)
+        try:
+            passed = yield from self._peers.ask_coordinator(asked)
+        except BaseException:  # a Ctrl-C too
+            self._barrier = min(self._barrier, number)
+            raise
         minimum: int = passed.minimum
         return minimum
 

@@ -263,6 +263,18 @@ class Worker:
             yield from self._steps.announce(waits=False)
         return (yield from self._membership.checkpoint(path, full))
 
-    def barrier(self, value: int = 0) -> Operation[int]:
-        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought."""
-        return self._membership.barrier(value)
+    def barrier(self, value: int = 0, number: int | None = None) -> Operation[int]:
+        """Wait until every rank that has not left is at its barrier; return the least value that one of them brought.
+
+        Barriers are numbered in the order in which each rank asks for them. `number`: one that was asked for before is asked for again.
+        """
+        return self._membership.barrier(value, number)
+
+    @property
+    def next_barrier(self) -> int:
+        """The number of the next barrier: how many this rank has asked for."""
+        return self._membership.next_barrier
+
+    def resume_barriers(self, number: int) -> None:
+        """Go on with barrier `number`, as the worker before this one would have."""
+        self._membership.resume_barriers(number)
