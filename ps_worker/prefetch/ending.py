@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
 
+State = dict[str, Any]
+
 UNKNOWN = -1  # how many batches a loader without len() has
 
 
@@ -30,9 +32,16 @@ class Ending(Protocol):
         """Hear, before a batch is taken, whether this rank has the one after it."""
         ...
 
+    def state(self) -> State:
+        """Return what `ending_of` makes the same ending from in another process."""
+        ...
+
 
 class OwnEnd:
     limit: int | None = None
+
+    def state(self) -> State:
+        return {}
 
     def goes_on(self, position: int, has_batch: bool) -> bool:
         return has_batch
@@ -46,6 +55,9 @@ class CountedEnd:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+
+    def state(self) -> State:
+        return {"limit": self.limit}
 
     def goes_on(self, position: int, has_batch: bool) -> bool:
         if position == self.limit:
@@ -63,14 +75,20 @@ class CountedEnd:
 class AgreedEnd:
     limit: int | None = None
 
-    def __init__(self, client: Client, has_first: bool) -> None:
+    def __init__(self, client: Client, has_first: bool, number: int | None = None) -> None:
+        """`number`: of the barrier at which the question for the first batch was asked before."""
         self._client = client
-        self._agreed = client.agree_async(int(has_first))
+        self._number = client.next_barrier if number is None else number
+        self._agreed = client.agree_async(int(has_first), number)
+
+    def state(self) -> State:
+        return {"number": self._number}
 
     def goes_on(self, position: int, has_batch: bool) -> bool:
         return self._agreed.result() > 0
 
     def look_ahead(self, has_next: bool) -> None:
+        self._number = self._client.next_barrier
         self._agreed = self._client.agree_async(int(has_next))
 
 
@@ -80,6 +98,13 @@ def end_with_shortest(client: Client, loader: Any, has_first: bool) -> Ending:
         return OwnEnd()
     shortest = client.agree_async(_count(loader)).result()
     return AgreedEnd(client, has_first) if shortest == UNKNOWN else CountedEnd(shortest)
+
+
+def ending_of(client: Client, state: State, has_next: bool) -> Ending:
+    """Return the ending that `state` was of, before the batch that this rank has if `has_next`."""
+    if "number" in state:
+        return AgreedEnd(client, has_next, state["number"])
+    return CountedEnd(state["limit"]) if "limit" in state else OwnEnd()
 
 
 def _count(loader: Any) -> int:

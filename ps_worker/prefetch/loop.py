@@ -18,7 +18,6 @@ beside that. What the batch reads is worked out in a thread of the client (plann
 mode lets it; a batch is handed out when it is planned. docs/prefetch.md says what each depth overlaps, and how stale it makes the rows.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -28,12 +27,7 @@ import torch
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
 from ps_worker.nn.reading import RowModule
-from ps_worker.prefetch.device import moved
-from ps_worker.prefetch.ending import Ending, OwnEnd, end_with_shortest
-from ps_worker.prefetch.fetch import Fetch, client_of
-from ps_worker.prefetch.planning import Forward, planned
-from ps_worker.profiling.stopwatch import LOAD, span
-from ps_worker.session import current_session
+from ps_worker.prefetch.one_pass import OnePass
 
 B = TypeVar("B")
 IdsOf = Callable[[B], Mapping[RowModule, Any]]
@@ -94,126 +88,8 @@ class Prefetch(Generic[B]):
         return len(self.loader)  # type: ignore[arg-type]  # the TypeError of a loader without one says what there is to say
 
     def __iter__(self) -> Iterator[B]:
-        reading = _Pass(self)
+        reading = OnePass(self)
         try:
             yield from reading.batches()
         finally:
-            reading.forget()
-
-
-@dataclass(frozen=True)
-class _Read(Generic[B]):
-    """A batch, and its rows on their way; or the error that reading it ended in."""
-
-    batch: B
-    rows: Fetch | None = None
-
-
-@dataclass(frozen=True)
-class _Failed:
-    error: Exception
-
-
-class _Pass(Generic[B]):
-    """One pass over the loader. `_queue`: the batch at work, then those read ahead."""
-
-    def __init__(self, settings: Prefetch[B]) -> None:
-        self._settings = settings
-        self._client = settings.client
-        self._source = iter(settings.loader)
-        self._queue: deque[_Read[B] | _Failed] = deque()
-        self._is_read_out = False
-        self._taken = 0
-
-    def batches(self) -> Iterator[B]:
-        """Yield the batches."""
-        self._read_ahead(None)
-        ending = self._ending()
-        while ending.goes_on(self._taken, bool(self._queue)):
-            head = self._queue[0]
-            ending.look_ahead(len(self._queue) > 1)
-            if isinstance(head, _Failed):
-                raise head.error
-            if head.rows is not None:
-                head.rows.expect()
-            yield head.batch
-            self._taken += 1
-            if head.rows is not None:
-                head.rows.forget()
-            self._queue.popleft()
-            self._aim()
-            self._read_ahead(ending.limit)
-
-    def forget(self) -> None:
-        """Let go of all that was read."""
-        for item in self._queue:
-            if isinstance(item, _Read) and item.rows is not None:
-                item.rows.forget()
-        self._queue.clear()
-
-    def _ending(self) -> Ending:
-        if not self._settings.stops_with_shortest:
-            return OwnEnd()
-        return end_with_shortest(self._client or current_session().client, self._settings.loader, bool(self._queue))
-
-    def _aim(self) -> None:
-        """Make sure that each batch's rows are for the step that will use them."""
-        for position, item in enumerate(self._queue):
-            if isinstance(item, _Read) and item.rows is not None:
-                item.rows.aim(self._turn(position))
-
-    def _turn(self, position: int) -> int:
-        """Return the client's turn in which the batch at this position of the queue is used."""
-        assert self._client is not None
-        if not torch.is_grad_enabled() or self._client.rank is None:  # no step comes
-            return self._client.turn
-        each = self._settings.batches_per_step
-        return self._client.turn + (self._taken + position) // each - self._taken // each
-
-    def _read_ahead(self, limit: int | None) -> None:
-        while not self._is_read_out and len(self._queue) <= self._settings.depth:
-            if limit is not None and self._taken + len(self._queue) >= limit:
-                return
-            try:
-                with span(LOAD):
-                    batch = next(self._source)
-            except StopIteration:
-                self._is_read_out = True
-                return
-            except Exception as error:
-                self._fail(error)
-                return
-            try:
-                self._queue.append(self._ask_for(batch))
-            except Exception as error:
-                self._fail(error)
-
-    def _fail(self, error: Exception) -> None:
-        """Keep an error for the batch that it is about."""
-        self._queue.append(_Failed(error))
-        self._is_read_out = True
-
-    def _ask_for(self, batch: B) -> _Read[B]:
-        settings = self._settings
-        there = batch if settings.device is None else moved(batch, settings.device)
-        if settings.ids is None:
-            return _Read(there)
-        given = _checked(settings.ids(batch))
-        inputs = given if there is batch else settings.ids(there)
-        forwards = [Forward.of(module, value, inputs[module]) for module, value in given.items()]
-        if not forwards:
-            return _Read(there)
-        if self._client is None:
-            self._client = client_of([item.module for item in forwards])
-        turn = self._turn(len(self._queue))
-        is_first = not any([isinstance(item, _Read) and item.rows is not None and item.rows.turn == turn for item in self._queue])
-        return _Read(there, Fetch(forwards, planned(forwards, self._client), self._client, turn, with_dense=is_first))
-
-
-def _checked(given: Mapping[RowModule, Any]) -> Mapping[RowModule, Any]:
-    if not isinstance(given, Mapping) or not all([isinstance(module, RowModule) for module in given]):
-        got = type(given).__name__ if not isinstance(given, Mapping) else f"of {', '.join(type(module).__name__ for module in given)}"
-        raise InvalidRequest(
-            "what `ids` returns", got, "a dict from modules of ps.nn to what their forwards get: {model.bags: batch.sparse}"
-        )
-    return given
+            reading.end()
