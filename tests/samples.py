@@ -119,7 +119,7 @@ REQUESTS: tuple[object, ...] = (
     RenewLease(1, 4, 7),
     CreateTable(SPECS[1], 5.0),
     GetCluster(3.0),
-    Barrier(1, 4, 9, 20.0, -3),
+    Barrier(1, 4, 9, 20.0, -3, True),
     TakeCheckpoint("/checkpoints", True, 7, 30.0),
 )
 REPLIES: tuple[object, ...] = (

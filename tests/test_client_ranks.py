@@ -1,6 +1,7 @@
 """Several workers of one job, in threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from inprocess import InProcess
 from polling import poll_until
 from ps_proto.errors import BarrierTimeout, StaleIncarnation, StalenessTimeout, UnfinishedPush
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
+from ps_server.coordinator.job import Job
 
 
 @each_mode
@@ -46,12 +48,18 @@ def test_a_worker_that_comes_back_goes_on_above_its_steps(mode: Mode) -> None:
         assert again.pull("item", [1]).tolist() == [[-4, -4]]
 
 
+def _is_there(job: Job, generation: int) -> bool:
+    return not job.barriers.missing(generation, [0])
+
+
 def test_two_workers_in_threads_meet_at_a_barrier() -> None:
     cluster = InProcess()
     with cluster.connect(0, 2, Async()) as first, cluster.connect(1, 2, Async()) as second:
-        for _ in range(3):
+        job = cluster.coordinator.job
+        assert job is not None
+        for generation in range(3):
             thread, outcome = in_thread(first.barrier)
-            poll_until(lambda: bool(cluster.coordinator.job and cluster.coordinator.job.at_barrier))
+            poll_until(partial(_is_there, job, generation))
             assert not outcome
             second.barrier()
             thread.join()

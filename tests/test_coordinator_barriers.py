@@ -2,10 +2,10 @@
 
 import pytest
 
-from driven import Driver, driven, join, leave
+from driven import SYNC, Driver, driven, join, leave
 from ps_proto.errors import BarrierTimeout, InvalidRequest, StaleIncarnation
-from ps_proto.requests import Barrier, BarrierPassed, LeaveJob
-from ps_server.coordinator.job import MINIMA_KEPT
+from ps_proto.requests import Barrier, BarrierPassed, JoinJob, LeaveJob
+from ps_server.coordinator.generations import MINIMA_KEPT
 from ps_server.events import Dropped
 
 
@@ -64,7 +64,9 @@ def test_barriers_that_have_passed_are_answered_for_a_while(driver: Driver) -> N
     assert [driver.get(Barrier(0, 1, generation, 10.0)) for generation in (1, 2, MINIMA_KEPT)] == [
         BarrierPassed(minimum) for minimum in (100, 200, 100 * MINIMA_KEPT)
     ]
-    with pytest.raises(InvalidRequest, match="generation is 0, but must be one of the last 64 before 65, which is the next one"):
+    with pytest.raises(
+        InvalidRequest, match="generation is 0, but must be one of the last 64 that the others have passed, or the next one"
+    ):
         driver.get(Barrier(0, 1, 0, 10.0))
 
 
@@ -114,6 +116,16 @@ def test_one_that_joins_later_starts_at_the_generation_of_the_others(driver: Dri
         driver.ask(Barrier(0, 1, generation, 10.0))
         driver.ask(Barrier(1, 1, generation, 10.0))
     assert join(driver, 1, 2).barrier == 3
+
+
+def test_one_that_goes_on_before_its_first_step_has_ended_comes_to_each_barrier_of_its_script_again(driver: Driver) -> None:
+    for rank in range(2):
+        join(driver, rank)
+    for rank in range(2):
+        driver.ask(Barrier(rank, 1, 0, 10.0, rank + 5))
+    again = driver.get(JoinJob(1, 2, SYNC, 77, resume=True))
+    assert (again.barrier, again.is_resumed) == (0, False)
+    assert driver.get(Barrier(1, again.incarnation, 0, 10.0, 99)) == BarrierPassed(5)
 
 
 def test_a_barrier_without_a_job_is_refused(driver: Driver) -> None:

@@ -194,18 +194,20 @@ class CheckpointTaken(_message.Message):
     def __init__(self, path: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ..., rows: _Optional[int] = ..., nbytes: _Optional[int] = ..., took_s: _Optional[float] = ..., stall_s: _Optional[float] = ...) -> None: ...
 
 class Barrier(_message.Message):
-    __slots__ = ("rank", "incarnation", "generation", "wait_s", "value")
+    __slots__ = ("rank", "incarnation", "generation", "wait_s", "value", "has_passed")
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
+    HAS_PASSED_FIELD_NUMBER: _ClassVar[int]
     rank: int
     incarnation: int
     generation: int
     wait_s: float
     value: int
-    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ..., value: _Optional[int] = ...) -> None: ...
+    has_passed: bool
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ..., value: _Optional[int] = ..., has_passed: _Optional[bool] = ...) -> None: ...
 
 class BarrierPassed(_message.Message):
     __slots__ = ("minimum",)

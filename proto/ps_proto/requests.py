@@ -679,7 +679,8 @@ class Cluster:
 class TakeCheckpoint:
     """Write a checkpoint under the root `path`, "": the configured one; answered once it is complete.
 
-    `full`: no increment. `at_least`: of a step no lower than this. `wait_s`: how long the servers may take to come to it.
+    `full`: no increment. `at_least`: of a step no lower than this, where a table is synchronous. `wait_s`: how long the servers may take to
+    come to it.
     """
 
     path: str
@@ -703,13 +704,17 @@ class CheckpointTaken:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Wait until every rank that has not left is at barrier `generation`. `value`: what this one brings to it."""
+    """Wait until every rank that has not left is at barrier `generation`. `value`: what this one brings to it.
+
+    `has_passed`: do not wait; the rank goes on where it was, which is beyond that barrier and before the next one.
+    """
 
     rank: int
     incarnation: int
     generation: int
     wait_s: float
     value: int = 0
+    has_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class StoredTable(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., is_installed: _Optional[bool] = ...) -> None: ...
 
 class StoredJob(_message.Message):
-    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "world_size_asked", "orders")
+    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class StoredJob(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
     MINIMA_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_ASKED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     number: int
@@ -77,10 +78,19 @@ class StoredJob(_message.Message):
     left: _containers.RepeatedScalarFieldContainer[int]
     removed: _containers.RepeatedScalarFieldContainer[int]
     barrier: int
-    minima: _containers.RepeatedScalarFieldContainer[int]
+    minima: _containers.RepeatedCompositeFieldContainer[StoredMinimum]
+    earlier: _containers.RepeatedCompositeFieldContainer[StoredMinimum]
     world_size_asked: int
     orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
-    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[int]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ...) -> None: ...
+
+class StoredMinimum(_message.Message):
+    __slots__ = ("generation", "minimum")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    minimum: int
+    def __init__(self, generation: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
 
 class StoredRank(_message.Message):
     __slots__ = ("incarnation", "is_in", "has_left", "nonces")

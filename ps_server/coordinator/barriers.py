@@ -2,7 +2,7 @@
 
 from ps_proto.errors import BarrierTimeout, InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, BarrierPassed
-from ps_server.coordinator.job import MINIMA_KEPT
+from ps_server.coordinator.generations import MINIMA_KEPT
 from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Body
@@ -15,27 +15,29 @@ class Barriers:
         self._ranks = ranks
         self._waiting = waiting
 
-    def wait(self, request: int, body: Barrier, now_s: float) -> None:
+    def wait(self, request: int, body: Barrier, now_s: float) -> Body | None:
         """Let the rank stand at its barrier until all are there."""
         job = self._ranks.job_of(body.rank, body.incarnation)
-        if body.generation == job.barrier:
-            job.at_barrier[body.rank] = body.value
+        job.barriers.stand(body.rank, body.generation, None if body.has_passed else body.value)
+        if body.has_passed:
+            return BarrierPassed()
 
         def attempt() -> Body | None:
-            if body.generation >= job.barrier:
-                self._ranks.job_of(body.rank, body.incarnation)
-                if body.generation > job.barrier or not job.may_pass_barrier:
-                    return None
-                job.pass_barrier()
-                self._ranks.keep_job()
-            minimum = job.minimum(body.generation)
+            minimum = job.barriers.opened(body.generation)
             if minimum is None:
-                want = f"one of the last {MINIMA_KEPT} before {job.barrier}, which is the next one"
-                raise InvalidRequest("generation", str(body.generation), want)
+                self._ranks.job_of(body.rank, body.incarnation)
+                if job.barriers.is_forgotten(body.generation):
+                    want = f"one of the last {MINIMA_KEPT} that the others have passed, or the next one"
+                    raise InvalidRequest("generation", str(body.generation), want)
+                minimum = job.barriers.try_open(body.generation, job.still_in)
+                if minimum is None:
+                    return None
+                self._ranks.keep_job()
             return BarrierPassed(minimum)
 
         def give_up(after_s: float) -> ParameterServerError:
-            missing = [rank for rank in job.still_in if rank not in job.at_barrier]
+            missing = job.barriers.missing(body.generation, job.still_in)
             return BarrierTimeout(body.generation, ", ".join(map(str, missing)), after_s)
 
         self._waiting.add(request, body.wait_s, now_s, attempt, give_up)
+        return None

@@ -118,10 +118,15 @@ class Ranks:
         if body.rank in job.left:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
         is_resumed = body.resume and start > job.first_clock
-        return self.take_in(body.rank, incarnation, start, resume.resume if resume is not None else b"", is_resumed)
+        # One that goes on where it was, and had not come further than its first step, runs all of its script, with each barrier of it.
+        barrier = 0 if body.resume and not is_resumed else None
+        return self.take_in(body.rank, incarnation, start, resume.resume if resume is not None else b"", is_resumed, barrier)
 
-    def take_in(self, rank: int, incarnation: int, start: int, resume: bytes, is_resumed: bool) -> JobJoined:
-        """Let an incarnation take part from step `start` on, for which every server is ready; return what its worker is told."""
+    def take_in(self, rank: int, incarnation: int, start: int, resume: bytes, is_resumed: bool, barrier: int | None = None) -> JobJoined:
+        """Let an incarnation take part from step `start` on, for which every server is ready; return what its worker is told.
+
+        `barrier`: its next one, None: that of the others.
+        """
         job = self.job
         assert job is not None
         job.take(rank, incarnation)
@@ -130,7 +135,7 @@ class Ranks:
         self.joined[rank] = JobJoined(
             incarnation,
             start,
-            job.barrier,
+            job.barriers.next if barrier is None else barrier,
             job.world_size,
             job.mode,
             self._numbering.timeline,

@@ -92,8 +92,16 @@ class StoredTable:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredMinimum:
+    """What was agreed upon at a barrier."""
+
+    generation: int
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job: see job.Job."""
+    """A job: see job.Job, and Generations for its barriers."""
 
     number: int
     world_size: int
@@ -103,7 +111,8 @@ class StoredJob:
     left: tuple[int, ...]
     removed: tuple[int, ...]
     barrier: int
-    minima: tuple[int, ...]
+    minima: tuple[StoredMinimum, ...]
+    earlier: tuple[StoredMinimum, ...]
     world_size_asked: int
     orders: tuple[StepOrder, ...]
 
