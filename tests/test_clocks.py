@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from naive.roster import NaiveRoster
 from ps_proto.requests import NEVER
 from ps_server.shard.clocks import Clocks
 
@@ -103,24 +104,72 @@ def test_where_all_have_left_the_slowest_is_one_of_them() -> None:
     assert clocks.slowest() == 1
 
 
+def test_the_next_rank_is_admitted_from_a_step_on() -> None:
+    clocks = Clocks(2)
+    clocks.finish(0, 6)
+    clocks.finish(1, 4)
+    clocks.admit(2, 7)
+    assert (clocks.world_size, clocks.present, clocks.finished) == (3, [0, 1, 2], {0: 6, 1: 4, 2: 6})
+    assert (clocks.roster(6), clocks.roster(7)) == ([0, 1], [0, 1, 2])
+    assert (clocks.can_fold(4), clocks.can_fold(5)) == (True, False)
+    assert [clocks.first_of(rank) for rank in (0, 2, 3)] == [0, 7, NEVER]
+    clocks.admit(2, 9)
+    assert clocks.first_of(2) == 7, "it is there"
+    with pytest.raises(ValueError, match="rank 4 cannot be admitted to 3 ranks"):
+        clocks.admit(4, 9)
+
+
+def test_a_rank_that_left_is_admitted_anew() -> None:
+    clocks = Clocks(2)
+    clocks.finish(1, 2)
+    clocks.leave(1)
+    assert clocks.first_of(1) == NEVER
+    clocks.finish(0, 5)
+    clocks.admit(1, 6)
+    assert [clocks.roster(step) for step in (2, 3, 5, 6)] == [[0, 1], [0], [0], [0, 1]]
+    assert (clocks.finished, clocks.left_after, clocks.first_of(1)) == ({0: 5, 1: 5}, {}, 6)
+    clocks.leave(1)
+    assert [clocks.roster(step) for step in (5, 6)] == [[0], [0]], "it did no step this time"
+
+
+def test_a_rank_that_left_ahead_of_the_others_comes_back_after_its_last_step() -> None:
+    """Its gradients of the steps up to that are staged."""
+    clocks = Clocks(2)
+    clocks.finish(1, 4)
+    clocks.leave(1)
+    clocks.admit(1, 3)
+    assert [clocks.roster(step) for step in (2, 3, 4, 5)] == [[0, 1]] * 4
+    assert (clocks.finished[1], clocks.first_of(1)) == (4, 5)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_kept_is_what_a_look_at_every_rank_gives(seed: int) -> None:
     rng = random.Random(seed)
-    clocks = Clocks(6, first_clock=rng.randrange(3))
+    clocks, twin = Clocks(3, first_clock=(first := rng.randrange(3))), NaiveRoster(3, first)
     for _ in range(200):
-        rank = rng.randrange(6)
-        if rng.random() < 0.03:
+        rank, chance = rng.randrange(len(twin.finished)), rng.random()
+        if chance < 0.05:
             clocks.leave(rank)
-        else:
-            clocks.finish(rank, clocks.finished[rank] + rng.choice((0, 1, 1, 1, 3)))
-        present = [rank for rank in range(6) if rank not in clocks.left_after]
-        least = min(clocks.finished[rank] for rank in present or range(6))
-        slowest = min([rank for rank in present or range(6) if clocks.finished[rank] == least])
-        assert (clocks.present, clocks.min_clock, clocks.slowest()) == (present, least + 1, slowest)
-        for step in range(least - 1, least + 3):
-            roster = clocks.roster(step)
-            assert clocks.can_fold(step) == (bool(roster) and all(clocks.finished[rank] >= step for rank in roster))
-            assert clocks.within_bound(step + 1, 0) == all(clocks.finished[rank] >= step for rank in present)
+            twin.leave(rank)
+        elif chance < 0.1:
+            rank = rng.choice([rank, min(len(twin.finished), 7)])
+            admitted = max(twin.least + rng.choice((1, 2, 9)), 0)
+            clocks.admit(rank, admitted)
+            twin.admit(rank, admitted)
+        elif twin.is_present(rank):
+            clock = clocks.finished[rank] + rng.choice((0, 1, 1, 1, 3))
+            clocks.finish(rank, clock)
+            twin.finish(rank, clock)
+        assert (clocks.present, clocks.finished) == (twin.present, dict(enumerate(twin.finished)))
+        assert (clocks.min_clock, clocks.slowest()) == (twin.least + 1, twin.slowest)
+        for step in range(max(twin.least - 4, 0), twin.least + 4):
+            roster = twin.roster(step)
+            assert clocks.roster(step) == roster
+            has_finished = all(twin.finished[rank] >= step for rank in roster)
+            assert clocks.can_fold(step) == (has_finished and (bool(roster) or (bool(twin.present) and twin.least >= step)))
+            assert clocks.within_bound(step + 1, 0) == all(twin.finished[rank] >= step for rank in twin.present)
+        for rank in range(9):
+            assert clocks.first_of(rank) == twin.first_of(rank)
 
 
 def test_the_first_to_finish_are_known_once_all_but_the_backup_workers_have() -> None:

@@ -34,7 +34,6 @@ from ps_proto.requests import (
     OpenLane,
     Pull,
     Push,
-    StepOrder,
     TableRows,
 )
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
@@ -92,16 +91,6 @@ def test_no_request_of_the_contract_is_a_bug(body: object) -> None:
 def test_a_request_that_no_shard_serves_is_refused_by_its_name() -> None:
     with pytest.raises(InvalidRequest, match="the request is OpenLane, which server-0 does not serve"):
         Conversation(Sync()).get(OpenLane(1))
-
-
-@pytest.mark.parametrize("clock", [0, 1])
-def test_a_finished_step_that_carries_orders_is_refused(clock: int) -> None:
-    talk = Conversation(Sync())
-    talk.finish(0, 0)
-    finished = Finished(clock, orders=(StepOrder(1, "admit", 1, 2),))
-    with pytest.raises(InvalidRequest, match="admit"):
-        talk.get(Finish(talk.fence(0, clock + 1), finished))
-    assert talk.shard.clocks.finished == {0: 0, 1: -1}
 
 
 def test_a_parked_request_is_refused_when_its_worker_is_replaced() -> None:

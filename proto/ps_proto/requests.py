@@ -329,7 +329,7 @@ class RankFenced:
 
     `fact`: what it finished last in this job. `applied`: the last step of which a push was applied, NEVER where there is none.
     `clock_max`: the highest finished or applied step of any rank. `finished`: the last step that counts as finished by it, with a fact or
-    without. `since`: the first step of whose roster it is, NEVER where it is in none.
+    without. `since`: the first step of whose roster it is, since it was admitted last; NEVER where it is in none, or has left.
     """
 
     fact: Finished | None
@@ -344,7 +344,7 @@ class RankFenced:
 class ResolveRank:
     """Take `fact`, the newest that any server heard, as known, and drop what the rank staged beyond it (R7).
 
-    Then the rank has left, or its new incarnation begins with step `start`, and what lies between counts as finished.
+    Then its new incarnation begins with step `start`, or the rank has left before it; what lies between counts as finished.
     """
 
     term: int

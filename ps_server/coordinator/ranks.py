@@ -106,7 +106,7 @@ class Ranks:
             fact = last_fact(fenced)
             start = 1 + max(job.first_clock - 1, last_finished(fenced))
             has_left = any([answer.has_left for answer in fenced])
-            if not (body.resume or has_left):
+            if not (body.resume or has_left):  # a roster that it has left ends where it said, whatever was applied
                 start = max([start, *(answer.applied + 1 for answer in fenced)])
             yield self._orders.resolve_rank(body.rank, incarnation, fact, start, has_left)
             if has_left:  # it said so to some server; now all know, and the rank is for the next job

@@ -4,7 +4,19 @@ Each may be said again.
 """
 
 from ps_proto.errors import InvalidRequest, Recovering
-from ps_proto.requests import NEVER, Done, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, RollBack, StartJob, StepDecided
+from ps_proto.requests import (
+    NEVER,
+    AdmitRank,
+    Done,
+    FenceRank,
+    InstallMap,
+    InstallTable,
+    RankFenced,
+    ResolveRank,
+    RollBack,
+    StartJob,
+    StepDecided,
+)
 from ps_proto.values import Sync
 from ps_server.events import Body
 from ps_server.shard.catalog import Catalog
@@ -15,7 +27,7 @@ from ps_server.shard.steps import Steps
 from ps_server.shard.writing import Writer
 from ps_server.tasks import Registered
 
-ORDERS = (Registered, InstallMap, InstallTable, StartJob, FenceRank, ResolveRank, RollBack)
+ORDERS = (Registered, InstallMap, InstallTable, StartJob, FenceRank, ResolveRank, AdmitRank, RollBack)
 
 REGISTRATION_S = 10.0  # how long a map waits for what the coordinator sent before it
 
@@ -56,7 +68,7 @@ class Orders:
 
         return self._parking.answer_or_park(request, Wait(None, REGISTRATION_S, attempt, give_up), now_s)
 
-    def _check(self, order: InstallTable | StartJob | FenceRank | ResolveRank) -> None:
+    def _check(self, order: InstallTable | StartJob | FenceRank | ResolveRank | AdmitRank) -> None:
         """Raise where the order is not to be followed, or not yet: what is being loaded would not know of it."""
         self._membership.check_order(order.term, order.cluster)
         self._membership.check_recovered()
@@ -95,7 +107,7 @@ class Orders:
             highest,
             order.rank in clocks.left_after,
             finished=clocks.finished.get(order.rank, NEVER),
-            since=clocks.first_clock if order.rank in clocks.finished else NEVER,
+            since=clocks.first_of(order.rank),
         )
 
     def resolve_rank(self, request: int, order: ResolveRank, now_s: float) -> Done:
@@ -107,6 +119,22 @@ class Orders:
             raise InvalidRequest("rank", str(order.rank), f"from 0 to {clocks.world_size - 1}, as the job's world_size says")
         if self._membership.settle(order.rank, order.incarnation):  # said again, late: what was staged since must stay
             self._steps.settle(order.rank, order.fact, order.start, order.has_left)
+        return Done(self._steps.step)
+
+    def admit_rank(self, request: int, order: AdmitRank, now_s: float) -> Done:
+        """Take a rank into a job that runs; once for each incarnation, since it may have left again when the order comes late."""
+        self._check(order)
+        self._membership.check_timeline(order.timeline)
+        if self._catalog.has_synchronous:
+            want = "told in a finished step, so that all servers follow it between the same two: a table is synchronous"
+            raise InvalidRequest("the admission", f"of rank {order.rank} by an order of its own", want)
+        next_rank = self._steps.clocks.world_size
+        if next_rank == 0:
+            raise InvalidRequest("the admission", f"of rank {order.rank} before there is a job", "to one that runs")
+        if not 0 <= order.rank <= next_rank:
+            raise InvalidRequest("rank", str(order.rank), f"from 0 to {next_rank}, which is the next one")
+        if self._membership.settle(order.rank, order.incarnation):
+            self._steps.admit(order.rank, order.first)
         return Done(self._steps.step)
 
     def take_decision(self, request: int, order: StepDecided, now_s: float) -> Done:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_proto.requests import (
+    AdmitRank,
     AskCheckpoint,
     AskRestore,
     Assign,
@@ -119,6 +120,7 @@ class Shard:
             StartJob: orders.start_job,
             FenceRank: orders.fence_rank,
             ResolveRank: orders.resolve_rank,
+            AdmitRank: orders.admit_rank,
             StepDecided: orders.take_decision,
             BeginCheckpoint: self.checkpointer.begin,
             AskCheckpoint: self.checkpointer.ask,

@@ -15,6 +15,7 @@ from ps_server.shard.membership import CLOCK_MAX, Membership
 from ps_server.shard.optimizers.optimizer import Origin
 from ps_server.shard.read_rows import ReadRows
 from ps_server.shard.staging import Staging, fold
+from ps_server.shard.step_orders import StepOrders
 from ps_server.shard.wishes import Wishes
 
 RESUME_BYTES_MAX = 64 * 1024
@@ -36,6 +37,8 @@ class Steps:
         self.facts = Facts()
         self.on_fold: Callable[[], None] = lambda: None  # called after each fold: the rows are those of one step
         self._wishes = Wishes(catalog)
+        self._orders = StepOrders()
+        self._membership = membership
         self.decider = Decider(membership, catalog, self._wishes, counters)
         self._catalog = catalog
         self._counters = counters
@@ -48,6 +51,7 @@ class Steps:
         self.staging.clear()
         self.reads.clear()
         self._wishes.clear()
+        self._orders.clear()
         self.decider.start(backup_workers)
 
     def restart(self, job: JobState | None) -> None:
@@ -57,10 +61,11 @@ class Steps:
             return
         backup_workers = job.mode.backup_workers if isinstance(job.mode, Sync) else 0
         self.start(job.number, job.world_size, job.first_clock, backup_workers)
-        self.step = max(job.step, job.first_clock)
         finished = {state.rank: max(state.finished, job.first_clock - 1) for state in job.ranks}
         left_after = {state.rank: finished[state.rank] for state in job.ranks if state.has_left}
         self.clocks = Clocks(job.world_size, job.first_clock, finished, left_after)
+        over = self.clocks.least if self.clocks.present else max(left_after.values())
+        self.step = max(job.step, job.first_clock, over + 1)  # at once: nothing is staged for a step that all have finished
         for state in job.ranks:
             if state.fact is not None:
                 self.facts.keep(state.rank, state.fact, since=state.fact.clock)
@@ -90,8 +95,12 @@ class Steps:
             self.check_step("finished clock", rank, clock)
 
     def _check_roster(self, field: str, rank: int, step: int) -> None:
-        if not self.clocks.takes_part(rank, step):
-            raise InvalidRequest(field, str(step), f"at most {self.clocks.left_after[rank]}, after which rank {rank} left the job")
+        clocks = self.clocks
+        if clocks.takes_part(rank, step):
+            return
+        if rank in clocks.left_after:
+            raise InvalidRequest(field, str(step), f"at most {clocks.left_after[rank]}, after which rank {rank} left the job")
+        raise InvalidRequest(field, str(step), f"at least {clocks.since[rank]}, with which rank {rank} begins")
 
     def learn(self, rank: int, finished: Finished) -> None:
         """Merge a fact (R4). One that asks for other hyperparameters than a rank before it is refused."""
@@ -101,13 +110,12 @@ class Steps:
             raise InvalidRequest("finished clock", str(finished.clock), f"from 0 to {CLOCK_MAX}")
         if len(finished.resume) > RESUME_BYTES_MAX:
             raise InvalidRequest("resume state", f"{len(finished.resume)} bytes", f"at most {RESUME_BYTES_MAX} bytes")
-        if finished.orders:
-            raise InvalidRequest("orders of a finished step", str([order.kind for order in finished.orders]), "none: this version has none")
         if finished.clock <= self.clocks.finished[rank]:
             if finished.resume:
                 self.facts.add_resume(rank, finished.clock, finished.resume)  # it may follow the bare fact, on the next pull (R4)
             return
         self._check_finished(rank, finished.clock)
+        self._orders.check(finished.orders, self.clocks.world_size, self.decider.backup_workers)
         self._wishes.check(rank, finished, may_differ=self.decider.backup_workers > 0)  # a late rank's scheduler lags
         self._take(rank, finished)
         self._fold_what_is_ready()
@@ -118,22 +126,31 @@ class Steps:
         self.reads.forget(rank)
         self._fold_what_is_ready()
 
+    def admit(self, rank: int, first: int) -> None:
+        """Take a rank that has left, or the next one, into the roster of step `first` and all later ones (R6)."""
+        self._admit(rank, first)
+        self._fold_what_is_ready()
+
+    def _admit(self, rank: int, first: int) -> None:
+        self.clocks.admit(rank, first)
+        self._membership.world_size = self.clocks.world_size
+
     def settle(self, rank: int, fact: Finished | None, start: int, has_left: bool) -> None:
         """Take `fact` as the last that the rank did, and drop what it staged beyond; then it begins with step `start`, or has left (R7)."""
         self.staging.drop(rank, self.clocks.first_clock - 1 if fact is None else fact.clock)
         self.reads.forget(rank)
         if fact is not None and fact.clock > self.clocks.finished[rank]:
             self._take(rank, fact)
+        self.clocks.finish(rank, start - 1)
         if has_left:
             self.clocks.leave(rank)
-        else:
-            self.clocks.finish(rank, start - 1)
         self._fold_what_is_ready()
 
     def _take(self, rank: int, fact: Finished) -> None:
         """Keep what a rank finished; it is news."""
         if fact.clock >= self.step:
             self._wishes.keep(rank, fact)
+            self._orders.keep(fact.clock, fact.orders)
         # The rows of `step` go with what each rank said of the step before, also a rank that is ahead. Where no rows wait for a step's end,
         # they go with what it said last.
         self.facts.keep(rank, fact, since=self.step - 1 if self._catalog.has_synchronous else fact.clock)
@@ -172,6 +189,8 @@ class Steps:
             with suppress(OptimizerFailed):  # nobody asked for this turn: whoever asks for the table next is told
                 self._catalog.update(table, folded.ids, folded.rows, parameters.get(table), Origin(self.step), folded.places)
         self._wishes.drop(self.step)
+        for order in self._orders.take(self.step):
+            self._admit(order.rank, self.step + 1)
         self.step += 1
         self.facts.forget_before(self.step - 1)
         self._counters.folds += 1
@@ -179,10 +198,11 @@ class Steps:
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the state contradicts itself."""
-        assert self.clocks == Clocks(self.clocks.world_size, self.clocks.first_clock, self.clocks.finished, self.clocks.left_after), (
-            "what the clocks keep is what a look at every rank gives"
-        )
+        clocks = self.clocks
+        looked = Clocks(clocks.world_size, clocks.first_clock, clocks.finished, clocks.left_after, clocks.since, clocks.past)
+        assert clocks == looked, "what the clocks keep is what a look at every rank gives"
         assert not self.decider.is_settled(self.step, self.clocks), "a step that can be folded is folded in the same turn"
         assert all(step >= self.step for step in self._wishes.steps), "hyperparameters of a folded step are dropped"
+        assert all(step >= self.step for step in self._orders.steps), "orders that hold from a folded step on are followed"
         assert all(step >= self.step for step in self.staging.steps), "a step that is over holds no pushes"
         assert all(clock >= self.step - 1 for clock in self.facts.earlier_clocks), "facts that no rows go with are dropped"

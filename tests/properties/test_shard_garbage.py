@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from conversation import Conversation
 from ps_proto.errors import ParameterServerError
 from ps_proto.requests import (
+    AdmitRank,
+    AskCheckpoint,
+    AskRestore,
     Assign,
+    BeginCheckpoint,
+    CancelCheckpoint,
     ClearTable,
     CloseExport,
     ColumnLayout,
@@ -19,17 +24,23 @@ from ps_proto.requests import (
     GetStats,
     Hyperparameters,
     InstallTable,
+    JobState,
     OpenExport,
     Pull,
     Push,
+    RankState,
     ReadExport,
     ResolveRank,
+    RollBack,
+    Source,
     StartJob,
     StepDecided,
+    StepOrder,
     TableIds,
     TableRows,
 )
 from ps_proto.values import SGD, Adagrad, Assigned, Async, BoundedStaleness, Sync, TableSpec
+from ps_server.tasks import LoadFacts, OpenPart, ReadPiece
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import Server, ShardMap
 from sharding.wire_rows import encode_rows
@@ -40,6 +51,7 @@ TABLES = (
     TableSpec("dense", 1, SGD(lr=0.5), Assigned()),
     TableSpec("word", 2, SGD(lr=0.5), wire="int8"),
 )
+MAP = ShardMap(1, (Server("server-0", "server-0"), Server("server-1", "server-1")), np.ones(NUM_BUCKETS, np.int32))
 WIRES = {spec.name: spec.wire for spec in TABLES}
 DIMS = {spec.name: spec.dim for spec in TABLES}
 CLOCKS = st.sampled_from([0, 0, 0, 0, 1, 1, 2, 2**31 - 1])
@@ -57,7 +69,9 @@ hyperparameters = st.lists(
     ),
     max_size=2,
 ).map(tuple)
-finished = st.none() | st.builds(Finished, CLOCKS, hyperparameters, st.sampled_from([b"", b"", b"", b"x" * 65_537]))
+orders = st.lists(st.builds(StepOrder, st.sampled_from([1, 2]), st.sampled_from(["admit"] * 9 + ["move"]), STEPS, incarnations), max_size=1)
+step_orders = st.sampled_from([()] * 9) | orders.map(tuple)
+finished = st.none() | st.builds(Finished, CLOCKS, hyperparameters, st.sampled_from([b"", b"", b"", b"x" * 65_537]), step_orders)
 
 
 @st.composite
@@ -92,10 +106,39 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[object]]] = {  # how often, what
 RANKS = st.sampled_from([(0,), (0,), (1,), (0, 1), (), (1, 0), (0, 0), (2,), (-1,)])
 decisions = st.builds(Decision, CLOCKS, RANKS, st.sampled_from([1, 1, 2, 0, 3]), hyperparameters)
 KINDS["decision"] = (6, st.builds(StepDecided, fences, st.sampled_from([1, 1, 1, 0, 2]), decisions))
+NUMBERS, TIMELINES = st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([0] * 20 + [1])
+KINDS["admit"] = (2, st.builds(AdmitRank, st.just(1), st.just(0), STEPS, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 5]), TIMELINES))
+KINDS["begin"] = (
+    3,
+    st.builds(
+        BeginCheckpoint, st.just(1), st.just(0), NUMBERS, st.sampled_from("ab"), st.just(0), STEPS, NUMBERS, st.booleans(), st.booleans()
+    ),
+)
+KINDS["ask"] = (1, st.builds(AskCheckpoint, st.sampled_from([0, 1]), NUMBERS))
+KINDS["cancel"] = (1, st.builds(CancelCheckpoint, st.just(1), NUMBERS))
+KINDS["open part"] = (1, st.builds(OpenPart, NUMBERS))
+KINDS["read part"] = (2, st.builds(ReadPiece, NUMBERS, st.sampled_from([0, 0, 1, -1, 9]), st.sampled_from([0, 100])))
+jobs = st.none() | st.builds(
+    lambda world_size, step, ranks: JobState(1, world_size, Sync(), 0, step, ranks),
+    st.sampled_from([0, 1, 2]),
+    STEPS,
+    st.lists(st.builds(RankState, st.sampled_from([0, 1, 2, -1]), st.none(), STEPS, st.booleans()), max_size=2).map(tuple),
+)
+KINDS["roll back"] = (
+    1,
+    st.builds(
+        lambda timeline, job, source: RollBack(1, 0, timeline, MAP, TABLES, job, source),
+        TIMELINES,
+        jobs,
+        st.none() | st.builds(Source, st.just("a"), NUMBERS),
+    ),
+)
+KINDS["ask restore"] = (1, st.builds(AskRestore, st.just(1), TIMELINES))
+KINDS["load facts"] = (1, st.builds(LoadFacts, TIMELINES, st.dictionaries(STEPS, st.builds(Finished, CLOCKS), max_size=2)))
 requests = st.sampled_from([kind for kind, (often, _) in KINDS.items() for _ in range(often)]).flatmap(lambda kind: KINDS[kind][1])
 
 
-@settings(max_examples=180)
+@settings(max_examples=160)
 @given(
     asked=st.lists(requests, min_size=20, max_size=60),
     world_size=st.sampled_from([0, 1, 1, 2]),
