@@ -195,13 +195,23 @@ def test_a_rank_goes_on_after_the_least_of_its_clocks_with_the_state_of_that_ste
         write_part(store, 7, 0, clocks={0: 7, 1: 7, 2: 5}, facts={0: 7, 1: 7, 2: 5}, left={1: 7, 2: 5}),
         write_part(store, 7, 1, clocks={0: 6, 1: 8, 3: 4}, facts={0: 6, 1: 8, 3: 4}, left={1: 8}),
     ]
-    run_on(store, publish(task_of(7, parts, job=replace(JOB, mode=Async()))))
-    assert [(rank.rank, rank.clock, rank.shard, rank.has_left) for rank in manifest_in(store).ranks] == [
+    run_on(store, publish(task_of(7, parts, job=replace(JOB, mode=Async(), world_size=4))))
+    manifest = manifest_in(store)
+    assert [(rank.rank, rank.clock, rank.shard, rank.has_left) for rank in manifest.ranks] == [
         (0, 6, 1, False),  # finished 7 on one server and 6 on the other, which has its state after 6
         (1, 7, 0, True),  # left on both
-        (2, -1, None, False),  # only one server knows it: it begins anew
-        (3, -1, None, False),
     ]
+    assert manifest.job is not None
+    assert manifest.job.world_size == 2, "ranks 2 and 3 were being admitted: each is known on one server alone"
+
+
+@pytest.mark.parametrize("known", [1, 3])
+def test_the_job_has_the_ranks_of_the_instant_and_not_those_that_the_coordinator_counts(store: DictStore, known: int) -> None:
+    parts = [write_part(store, 7, shard, clocks={0: 6, 1: 6, 2: 6}) for shard in range(2)]
+    run_on(store, publish(task_of(7, parts, job=replace(JOB, world_size=known))))
+    manifest = manifest_in(store)
+    assert manifest.job is not None
+    assert (manifest.job.world_size, len(manifest.ranks)) == (3, 3)
 
 
 def test_a_state_of_another_step_is_of_no_use(store: DictStore) -> None:

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ps_proto.entries import SettingEntry, SpecEntry
 from ps_proto.errors import CheckpointFailed, CorruptFile, InvalidRequest, StorageFailed
-from ps_proto.requests import NEVER, PartWritten
+from ps_proto.requests import PartWritten
 from ps_proto.values import Sync
 from ps_server.storage.layout import folder_of, manifest_of, part_of
 from ps_server.storage.manifest import JobEntry, Layer, Manifest, PartEntry, RankEntry, ServerEntry, pack_owners
@@ -57,6 +57,7 @@ def _manifest_of(task: PublishCheckpoint) -> Program[Manifest]:
     servers, owners = task.shard_map.servers, pack_owners(task.shard_map.owners)
     own = Layer(number=task.number, map_version=task.shard_map.version, owners=None, parts=entries)
     older = () if all([part.is_full for part in parts]) else (yield from _older_layers(task, owners))
+    ranks = _ranks_of(parts) if task.job else ()
     return Manifest(
         cluster=f"{task.cluster:016x}",
         number=task.number,
@@ -67,8 +68,8 @@ def _manifest_of(task: PublishCheckpoint) -> Program[Manifest]:
         owners=owners,
         step=min([part.step for part in parts]),
         is_synchronous=_is_synchronous(task),
-        job=_job_of(task),
-        ranks=_ranks_of(parts) if task.job else (),
+        job=_job_of(task, ranks),
+        ranks=ranks,
         tables=tuple([SpecEntry.of_spec(spec) for spec in task.tables]),
         layers=(*older, own),
         rows=sum([part.rows for part in parts]),
@@ -136,18 +137,23 @@ def _is_synchronous(task: PublishCheckpoint) -> bool:
     return task.job is not None and any([isinstance(spec.mode or task.job.mode, Sync) for spec in task.tables])
 
 
-def _job_of(task: PublishCheckpoint) -> JobEntry | None:
+def _job_of(task: PublishCheckpoint, ranks: tuple[RankEntry, ...]) -> JobEntry | None:
+    """Return the job as it was at the instant: since then ranks may have come to it."""
     job = task.job
     if job is None:
         return None
-    return JobEntry(number=job.number, world_size=job.world_size, mode=SettingEntry.of(job.mode), first_clock=job.first_clock)
+    world_size = max([rank.rank + 1 for rank in ranks], default=job.world_size)
+    return JobEntry(number=job.number, world_size=world_size, mode=SettingEntry.of(job.mode), first_clock=job.first_clock)
 
 
 def _ranks_of(parts: list[Part]) -> tuple[RankEntry, ...]:
-    """Return where each rank goes on: after the least of the steps that it finished by the servers' account."""
+    """Return where each rank goes on: after the least of the steps that it finished by the servers' account.
+
+    One that some server did not know was about to be admitted: it is not in the job yet.
+    """
     ranks = []
-    for rank in sorted({rank for part in parts for rank in part.clocks}):
-        clock = min([part.clocks.get(rank, NEVER) for part in parts])
+    for rank in sorted(set.intersection(*[set(part.clocks) for part in parts])):
+        clock = min([part.clocks[rank] for part in parts])
         shards = [shard for shard, part in enumerate(parts) if part.facts.get(rank) == clock]
         has_left = all([rank in part.left for part in parts])
         ranks.append(RankEntry(rank=rank, clock=clock, has_left=has_left, shard=shards[0] if shards else None))
