@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.bed import TRANSPORTS, Bed, bed
 from benchmarks.case import Case, WrongAnswer
+from benchmarks.checkpointing import CASES, checkpoint_bed, checkpoint_case
 from benchmarks.dense import dense_case
 from benchmarks.growth import growth_case
 from benchmarks.harness import Result, measure
@@ -38,7 +39,7 @@ SHARED = {
     "W3": (dense_case, ("arena",)),
     "W4": (latency_case, ("arena",)),
 }
-ALL = (*SHARED, "W5", "W6", "start-up")
+ALL = (*SHARED, "W5", "W6", "checkpoint", "start-up")
 
 Opened = AbstractContextManager[Case]
 
@@ -69,6 +70,10 @@ def run(names: Sequence[str], transports: Sequence[str], sizes: Sizes, seed: int
         yield from run_case(training_case(sizes, seed), sizes.slow_rounds, 0)
     if "W6" in names:
         yield from run_case(growth_case(sizes, np.random.default_rng(seed)), 1, 0)
+    if "checkpoint" in names:
+        with checkpoint_bed(sizes, seed) as filled:
+            for case in CASES:
+                yield from run_case(checkpoint_case(case, filled), sizes.slow_rounds, 1)
     if "start-up" in names:
         for kind in sizes.start_ups:
             yield from run_case(start_up_case(kind), sizes.slow_rounds, 0)

@@ -50,6 +50,19 @@ def test_every_case_of_traffic_runs_and_is_written_down(tmp_path: Path, capsys: 
     assert all(name in printed for name in (*pulls, *others, "W6 growth"))
 
 
+def test_checkpoints_are_written_and_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, written = run_quick(tmp_path / "bench.json", "--case=checkpoint")
+    assert code == 0, capsys.readouterr().err
+    assert [(result["case"], result["figure"]) for result in written["results"]] == [
+        ("checkpoint, written", "time"),
+        ("checkpoint, written", "longest turn"),
+        ("checkpoint, written", "longest pull"),
+        ("checkpoint, loaded", "from the disk"),
+        ("checkpoint, loaded", "from memory"),
+        ("checkpoint, 1 % touched", "time"),
+    ]
+
+
 @pytest.mark.usefixtures("hasty")
 def test_training_runs_beside_plain_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run_quick(tmp_path / "bench.json", "--case=W5")
