@@ -56,6 +56,21 @@ def test_each_push_counts_once(client: ps.Client) -> None:
     np.testing.assert_allclose(client.pull("dense", np.array([0]))[0, 0], weight - STEPS, rtol=1e-6)
 
 
+def test_each_step_says_what_its_worker_resumes_from(cluster: InProcess, client: ps.Client) -> None:
+    client.provide_resume(lambda: b"after step %d" % (client.clock - 1))
+    model, optimizer = made(client)
+    for _ in range(STEPS):
+        backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.step()  # nothing has read since the last: waiting for its end is what captures
+    client.flush()
+    assert row(client) == -STEPS
+    told = [body.finished for _, body in cluster.calls if isinstance(body, Finish) and body.finished is not None]
+    said = list(dict.fromkeys([(finished.clock, finished.resume) for finished in told]))
+    assert said == [(step, b"after step %d" % step) for step in range(STEPS + 1)]
+
+
 def test_step_returns_while_its_push_is_under_way(cluster: InProcess, client: ps.Client) -> None:
     model, optimizer = made(client)
     go_on = threading.Event()
