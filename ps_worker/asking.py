@@ -97,10 +97,11 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Asker:
-    """Asks peers until they have answered."""
+    """Asks peers until they have answered. `check` is called before each is asked again: what it raises ends that."""
 
     world: World
     patience: Patience
+    check: Callable[[], None] = lambda: None
 
     def ask(self, questions: Mapping[str, Question], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
         """Ask each peer, again with backoff while it does not answer, until all have; return the replies by peer.
@@ -137,6 +138,7 @@ class Asker:
                 if on_refused is not None and len(errors) == len(questions) and all([is_refusal(error) for error in errors.values()]):
                     on_refused()
                 raise worst
+            self.check()
             for peer, error in errors.items():
                 if is_waiting(error):
                     silent_since_s.pop(peer, None)  # it has answered: there is something else it waits for

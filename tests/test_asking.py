@@ -196,6 +196,19 @@ def test_a_call_has_time_for_its_wait_and_its_bytes() -> None:
 REFUSAL = InvalidRequest("dim", "3", "4")
 
 
+@pytest.mark.parametrize("outcome", [BLIP, StalenessTimeout(3, 1, 0, 1, 10.0)], ids=["it is silent", "it waits"])
+def test_no_peer_is_asked_again_once_that_is_known_to_be_in_vain(outcome: ParameterServerError) -> None:
+    script = scripted(a=[outcome, outcome])
+
+    def check() -> None:
+        if len(script.calls) == 2:
+            raise StaleIncarnation(0, 2, 1)
+
+    asker = Asker(script.world, PATIENCE, check)
+    with pytest.raises(StaleIncarnation):
+        script.run(asker.ask({"a": Question("host-a", "x")}))
+
+
 @pytest.mark.parametrize(
     ("outcomes", "refused"),
     [

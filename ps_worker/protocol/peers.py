@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from ps_proto.errors import NotOwner, ParameterServerError, RolledBack, StaleIncarnation, StaleTimeline
@@ -25,7 +24,8 @@ class Peers:
     def __init__(self, coordinator: str, view: View, world: World, patience: Patience) -> None:
         self._coordinator = coordinator
         self._view = view
-        self._asker = Asker(replace(world, on_wait=partial(_on_wait, view, world.on_wait)), patience)
+        # Another operation may learn meanwhile that it is in vain: a lease's does, where a server that is gone is asked in vain.
+        self._asker = Asker(world, patience, view.check_not_over)
         self.wait_timeout_s = patience.wait_timeout_s
         self.wait_s = min(WAIT_SLICE_S, patience.wait_timeout_s)  # how long one request may be parked
 
@@ -140,9 +140,3 @@ class Peers:
                 raise missing
             yield Pause(self._asker.patience.backoff.pause_s(attempt, self._asker.world.uniform))
             attempt += 1
-
-
-def _on_wait(view: View, on_wait: Callable[[ParameterServerError], None], error: ParameterServerError) -> None:
-    """Say whom a long wait is for, unless another operation has learned meanwhile that it is in vain."""
-    view.check_not_over()
-    on_wait(error)
