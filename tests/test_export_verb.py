@@ -3,6 +3,7 @@
 import json
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import safetensors.numpy
 
 from dict_shard import DictShard, joined, run_for, set_row, shards_of
 from dict_store import DictStore
+from inprocess import InProcess
 from made_checkpoints import ROOT, map_of, task_of
 from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint
 from ps_proto.requests import ColumnLayout
-from ps_proto.values import Adagrad, TableSpec
+from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.storage.export_command import export as export_verb
 from ps_server.storage.exporting import Export, ExportIndex, export
 from ps_server.storage.folder import Folder
@@ -184,6 +186,28 @@ def test_a_table_without_rows_is_in_the_index() -> None:
     index, out = exported(store, Export(ROOT, None, OUT))
     assert [(table.name, table.rows, table.files) for table in index.tables] == [("user", 0, ()), ("item", 0, ())]
     assert list(out.files) == ["export.json"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_export_has_what_a_client_exports(dtype: str) -> None:
+    cluster = InProcess(servers=2)
+    ids = np.arange(50, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    gradients = np.random.default_rng(1).standard_normal((50, 3), dtype=np.float32)
+    with cluster.connect(0, 1, Sync()) as client:
+        client.create_table(replace(HALF, dtype=dtype))
+        client.push("half", ids, gradients)
+        client.end_step()
+        taken = client.checkpoint("/kept")
+        index, out = exported(cluster.kept, Export(ROOT, None, OUT, with_state=True))
+        (want,) = client.export_records("half")
+    assert (index.checkpoint, index.step) == (taken.number, 1)
+    columns = read(index, out, "half")
+    order = np.argsort(columns["ids"])
+    wanted = {"ids": want.ids, "rows": want.rows, **{f"state.{name}": column for name, column in want.state.items()}}
+    assert len(wanted) == 3
+    assert {name: column[order].tobytes() for name, column in columns.items()} == {
+        name: np.ascontiguousarray(column).tobytes() for name, column in wanted.items()
+    }
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dict_shard import ITEM, USER, joined, run_for, shards_of
 from dict_store import DictStore
-from made_checkpoints import ROOT, make_checkpoint, run_on, write_part
+from made_checkpoints import ROOT, make_checkpoint, map_of, run_on, task_of, write_part
 from object_server import object_server
 from ps_proto.errors import InvalidRequest, StorageFailed
 from ps_proto.requests import Source
@@ -18,7 +19,7 @@ from ps_server.storage.objects import PART_BYTES, Objects
 from ps_server.storage.programs import PROGRAMS
 from ps_server.storage.roots import open_store
 from ps_server.storage.store import NotThere, Store, buffers_of
-from ps_server.tasks import AbandonCheckpoint, FindCheckpoint
+from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, LoadPart, PublishCheckpoint, SavePart
 from sim.disk import SimDisk
 
 OPTIONS = {
@@ -109,6 +110,18 @@ class TestStore:
         assert found.source == Source(ROOT, 3)
         run_on(store, PROGRAMS[AbandonCheckpoint](AbandonCheckpoint(ROOT, 4)))
         assert {number_of(path) for path in store.list("")} == {3}
+
+    def test_what_one_server_saves_two_load(self, store: Store) -> None:
+        (shard,) = shards_of(map_of(1))
+        for key in range(20):
+            shard.set("user", key, (key, 1, 2, 3))
+        shard.save()
+        written = run_for(shard, PROGRAMS[SavePart](SavePart(ROOT, 5, 0, "server-0")), store)
+        run_on(store, PROGRAMS[PublishCheckpoint](task_of(5, [written], shard_map=map_of(1), tables=(USER, ITEM))))
+        loaded = shards_of(map_of(2))
+        for half in loaded:
+            run_for(half, PROGRAMS[LoadPart](LoadPart(Source(ROOT, 5), half.server, half.shard_map, 0)), store)
+        assert joined(loaded)[0] == joined([shard])[0]
 
 
 def test_two_stores_of_one_bucket_do_not_see_each_other(open_objects: Callable[[str], Store]) -> None:
