@@ -78,6 +78,7 @@ class InProcess:
     servers: int = 2
     part_size_bytes: int = 1 << 20
     rows_max: int | None = None
+    lease_s: float = 0.0
     patience: Patience = PATIENCE
     down: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
@@ -91,7 +92,7 @@ class InProcess:
         self._changed = threading.Condition()
         self._outcomes: dict[int, Any] = {}
         self._requests = 0
-        self.coordinator = CoordinatorCore(CoreSettings(self.servers))
+        self.coordinator = CoordinatorCore(CoreSettings(self.servers, lease_s=self.lease_s))
         self.shards = {f"server-{index}": Shard(f"server-{index}", self.rows_max) for index in range(self.servers)}
         self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {
             f"{name}:0": TimedCore(shard) for name, shard in self.shards.items()
