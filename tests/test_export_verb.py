@@ -271,7 +271,7 @@ def test_the_verb_writes_and_says_what(folder: Path, capsys: pytest.CaptureFixtu
         ("root#9", {}, 1, "There is no complete checkpoint at"),
         ("nothing", {}, 1, "none was written"),
         ("root", {"table": ["users"]}, 2, "table is 'users'"),
-        ("root", {"options": "aws_region"}, 2, "'aws_region' is no option"),
+        ("root", {"checkpoint_option": ["aws_region"]}, 2, "'aws_region' is no option"),
         ("root", {"out": "ftp://somewhere"}, 2, "the root of checkpoints is 'ftp://somewhere'"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ps_proto.errors import ParameterServerError, PluginFailed
-from ps_proto.plugins import load_plugins, split_names
+from ps_proto.plugins import load_plugins
 
 FAILED, WRONG_USAGE = 1, 2  # the exit codes
 
@@ -16,12 +16,13 @@ def export(
     checkpoint: Annotated[str, Parameter(help="Where checkpoints lie: a folder or a URL; ROOT#12 is checkpoint 12, ROOT the newest.")],
     *,
     out: Annotated[str, Parameter(help="Folder or URL to write to.")],
-    table: Annotated[list[str] | None, Parameter(negative=(), help="A table to write, may be given again; all of them by default.")] = None,
+    table: Annotated[list[str] | None, Parameter(negative=(), help="A table to write; may be given again. By default all of them.")] = None,
     file_type: Annotated[Literal["safetensors", "parquet"], Parameter("--format", help="Kind of files.")] = "safetensors",
     state: Annotated[bool, Parameter(negative=(), help="Write the optimizer's state too.")] = False,
-    options: Annotated[
-        str, Parameter("--checkpoint-options", help="Options of the object store, as aws_region=eu-west-1; commas between them.")
-    ] = "",
+    checkpoint_option: Annotated[
+        list[str] | None,
+        Parameter(negative=(), help="Option of an object store, as aws_region=eu-west-1; may be given again."),
+    ] = None,
 ) -> int:
     """Write the tables of a checkpoint as safetensors or Parquet files."""
     from ps_server.storage.exporting import Export, ExportIndex  # numba takes a while to import: not for --help
@@ -35,7 +36,7 @@ def export(
 
     try:
         load_plugins(os.environ)
-        store_options = parse_options(split_names(options))
+        store_options = parse_options(checkpoint_option or ())
         if file_type == "parquet":
             check_parquet()
         root, number = split_root(checkpoint)
