@@ -92,6 +92,7 @@ class InProcess:
         self._changed = threading.Condition()
         self._outcomes: dict[int, Any] = {}
         self._requests = 0
+        self._restarts = 0
         self.coordinator = CoordinatorCore(CoreSettings(self.servers, lease_s=self.lease_s))
         self.shards = {f"server-{index}": Shard(f"server-{index}", self.rows_max) for index in range(self.servers)}
         self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {
@@ -99,6 +100,15 @@ class InProcess:
         }
         for name in self.shards:
             self.ask(COORDINATOR, RegisterServer(name, f"{name}:0"), 1.0, "the coordinator", lambda: False)
+
+    def restart(self, name: str) -> None:
+        """Start a server again: all that it knew is gone."""
+        self._restarts += 1
+        self.shards[name] = Shard(name, self.rows_max)
+        with self._changed:
+            self._cores[f"{name}:0"] = TimedCore(self.shards[name])
+        again = RegisterServer(name, f"{name}:0", nonce=self._restarts)
+        assert self.ask(COORDINATOR, again, 1.0, "the coordinator", lambda: False).must_recover
 
     def connect(
         self,

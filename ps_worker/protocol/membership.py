@@ -3,8 +3,8 @@
 from ps_proto.requests import (
     Barrier,
     CheckpointTaken,
+    Finish,
     GetCluster,
-    GetStats,
     JoinJob,
     LeaseRenewed,
     LeaveJob,
@@ -44,7 +44,7 @@ class Membership:
         asked = RenewLease(self._view.rank, self._view.incarnation, self._view.clock)
         renewed: LeaseRenewed = yield from self._peers.try_coordinator(asked)
         if renewed.timeline > self._view.timeline:
-            yield from self._peers.try_all(GetStats(self._view.fence()))  # for the clock to which the servers went back
+            yield from self._peers.try_all(Finish(self._view.fence()))  # which says nothing: the servers know to which clock they went back
         return renewed
 
     @property
