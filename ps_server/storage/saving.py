@@ -110,7 +110,7 @@ def _save_table(task: SavePart, writer: _Writer, place: int, table: TableHead, f
             records += [piece.records for piece in pieces]
             is_read = len(pieces) < len(sizes)  # the other replies say that there are no more
             room -= sum(sizes)
-            num_asked *= 2
+            num_asked = max(num_asked, 2 * len(sizes))
         if ids:
             entry = yield from writer.put(rows_of(task.number, task.shard, place, len(entries)), encode({"ids": ids, "records": records}))
             entries.append(RowsEntry(**entry.model_dump(), rows=sum([part.size for part in ids])))
