@@ -56,6 +56,18 @@ def test_a_join_is_repeated_under_its_nonce() -> None:
     assert [body.nonce for _, body in peers.heard() if isinstance(body, JoinJob)] == [99, 99, 99]
 
 
+def test_a_join_waits_for_a_cluster_that_loads_a_checkpoint_as_long_as_for_other_ranks() -> None:
+    peers = Peers(Sync())
+    loads = Recovering("The coordinator", "the cluster goes back to checkpoint 12")
+    peers.on(JoinJob, *[loads] * 30)  # half a second each: longer than a peer may be silent
+    peers.run(peers.worker.join(0, 2, Sync(), 99))
+    assert (peers.script.now_s, peers.script.told) == (14.0, [loads] * 2)
+    peers.on(JoinJob, *[loads] * 1_000)
+    with pytest.raises(Recovering, match="goes back to checkpoint 12"):
+        peers.run(peers.worker.join(0, 2, Sync(), 99))
+    assert 40.0 <= peers.script.now_s <= 46.0
+
+
 def test_a_map_never_goes_back(peers: Peers) -> None:
     peers.worker._view.take_map(shard_map(5))
     peers.worker._view.take_map(shard_map(4))

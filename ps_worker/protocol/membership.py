@@ -34,7 +34,7 @@ class Membership:
         """Take a rank in the job; see `JoinJob`."""
         yield from self.observe()
         asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker)
-        joined = yield from self._peers.ask_coordinator(asked)
+        joined = yield from self._peers.ask_recovered_coordinator(asked)
         self._view.take_rank(joined)
         self._barrier = joined.barrier
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ps_proto.errors import NotOwner, ParameterServerError, RolledBack, StaleIncarnation, StaleTimeline
+from ps_proto.errors import NotOwner, ParameterServerError, Recovering, RolledBack, StaleIncarnation, StaleTimeline
 from ps_proto.requests import Assign, Cluster, GetCluster, InstallMap, Pull, Push
 from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
 from ps_worker.protocol.view import View
@@ -60,6 +60,17 @@ class Peers:
         except (RolledBack, StaleIncarnation) as error:
             self._view.over = replace(error)  # without the frames that it came through
             raise
+
+    def ask_recovered_coordinator(self, body: Any) -> Operation[Any]:
+        """Ask the coordinator, as patiently as one waits for other ranks while the cluster goes back to a checkpoint."""
+        started_s = self.now_s()
+        while True:
+            try:
+                return (yield from self.ask_coordinator(body))
+            except Recovering as error:
+                if self.has_waited_enough(started_s):
+                    raise
+                self._asker.world.on_wait(error)
 
     def try_coordinator(self, body: Any) -> Operation[Any]:
         """Ask the coordinator once; return its reply or raise the error that stands for its lack."""
