@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
-from ps_worker.nn.naming import named_modules, named_parameters
+from ps_worker.nn.naming import named_buffers, named_parameters
 from ps_worker.nn.reading import RowModule
 from ps_worker.nn.table import RowTable
 from ps_worker.optim.dense import DenseBlocks
@@ -54,12 +54,7 @@ class ModelParts:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and the persistent buffers by name, without names of wrappers; one of several names once."""
-        buffers: dict[str, Tensor] = {}
-        for prefix, module in named_modules(self.model):
-            for name, buffer in module.named_buffers(recurse=False):
-                if name not in module._non_persistent_buffers_set and not any(buffer is known for known in buffers.values()):
-                    buffers[f"{prefix}.{name}" if prefix else name] = buffer
-        return {**dict(named_parameters(self.model)), **buffers}
+        return {**dict(named_parameters(self.model)), **dict(named_buffers(self.model))}
 
     def refresh(self) -> None:
         """Bring the dense parameters to what the servers hold now."""

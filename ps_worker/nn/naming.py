@@ -6,7 +6,7 @@ torch.compile(model)              _orig_mod.layer.weight    -> layer.weight
 
 from collections.abc import Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 _DISTRIBUTED = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 
@@ -48,3 +48,13 @@ def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield f"{name}.{last}" if name else last, parameter
+
+
+def named_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the persistent buffers of a model, each once, without the names of wrappers."""
+    seen: set[int] = set()
+    for name, module in named_modules(model):
+        for last, buffer in module.named_buffers(recurse=False):
+            if last not in module._non_persistent_buffers_set and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield f"{name}.{last}" if name else last, buffer

@@ -20,6 +20,7 @@ from ps_worker.optim.dense import DenseBlocks, fetch
 from ps_worker.optim.fetching import FetchFirst, check_whole, fetching_hooks
 from ps_worker.optim.gradients import gradients
 from ps_worker.optim.in_flight import StepInFlight, check_may_overlap
+from ps_worker.optim.resuming import Buffers, register
 from ps_worker.profiling.stopwatch import GRADIENTS, span
 from ps_worker.session import current_session
 
@@ -115,6 +116,8 @@ class ServerOptimizer(torch.optim.Optimizer):
         for module in _row_modules(model):
             module.optimizer_dense = self.dense
             module.is_hybrid = dense is None
+        self._buffers = Buffers(model)
+        register(self, self._buffers, dense_name if self.dense else ",".join(self.tables), self.client)
 
     def _show_leaves(self) -> None:
         """Let each table's group show the list that backward adds to: add_param_group has made a copy."""
