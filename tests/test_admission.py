@@ -16,6 +16,7 @@ from ps_proto.requests import (
     Finished,
     GetCluster,
     JobJoined,
+    JobState,
     JoinJob,
     LeaveJob,
     RankFenced,
@@ -373,3 +374,17 @@ def test_servers_that_followed_an_order_before_its_coordinator_died_decide_the_s
     after.settle()
     assert after.bodies(AdmitRank) == [(server, AdmitRank(2, 0, 2, 1, 7)) for server in ("server-0", "server-1")]
     assert after.get(wants_in()).clock == 7
+
+
+def test_a_rank_that_a_rollback_took_away_is_given_anew(driver: Driver) -> None:
+    """The worker asks again, as it does while the cluster goes back."""
+    in_job(driver, mode=Async())
+    driver.fenced = lambda server, order: UNKNOWN
+    assert driver.get(wants_in(nonce=8)).rank == 2
+    assert driver.core.job is not None
+    driver.core.job.go_back(JobState(1, 2, Async(), 0, 3, ()))
+    driver.core.ranks.joined.clear()
+    driver.core.ranks.incarnations.clear()
+    driver.get(JoinJob(0, 2, None, 20))
+    joined = driver.get(wants_in(nonce=8))
+    assert (joined.rank, joined.incarnation) == (2, 2)

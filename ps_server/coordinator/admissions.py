@@ -58,18 +58,27 @@ class Admissions:
 
     def join(self, request: int, body: JoinJob, now_s: float) -> None:
         """Let a worker join, at once or from the end of a step on."""
-        job, known = self._ranks.running, self._ranks.incarnations.rank_of(body.nonce)
+        job = self._ranks.running
         if body.rank == ANY_RANK:
             if job is None:
                 raise InvalidRequest("rank", "-1, and no job runs", "a rank: the first workers of a job say who they are")
-            if known is None:
+            rank = self._rank_of(job, body.nonce)
+            if rank is None:
                 self._admit(request, body, job, self._free_rank(job), now_s)
                 return
-            body = replace(body, rank=known, world_size=job.world_size)
+            body = replace(body, rank=rank, world_size=job.world_size)
         if job is not None and body.rank in job.removed | _under_way(job):
             self._admit(request, body, job, body.rank, now_s)
         else:
             self._ranks.join(request, body, now_s)
+
+    def _rank_of(self, job: Job, nonce: int) -> int | None:
+        """Return the rank that a try was given before; None where it has none, or lost it since the cluster went back."""
+        rank = self._ranks.incarnations.rank_of(nonce)
+        if rank is None or rank in _under_way(job) or rank in job.still_in or self._ranks.incarnations.has_left(rank):
+            return rank
+        self._ranks.incarnations.forget(rank, nonce)
+        return None
 
     def _free_rank(self, job: Job) -> int:
         """Return the lowest rank that has left, but for those that were removed, whose workers may come back; else the next one."""

@@ -59,6 +59,11 @@ class Incarnations:
         self._keep(rank)
         return have.incarnation
 
+    def forget(self, rank: int, nonce: int) -> None:
+        """Let a try to join be a new one."""
+        del self._ranks[rank].nonces[nonce]
+        self._keep(rank)
+
     def join(self, rank: int) -> None:
         """Let the newest incarnation take part."""
         self._ranks[rank].is_in = True
