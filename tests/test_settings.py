@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ps_proto.address import split_address
+from ps_server.coordinator.core_settings import Restore
 from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.edge.address import is_loopback, is_wildcard, join_address
@@ -187,3 +188,26 @@ def test_a_schedule_without_a_root_is_refused(name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load(CoordinatorSettings, {"servers": "1", name: "5"}, {})
     assert caught.value.sentences == [f"checkpoints is missing: {name} says when to take them, so say where they go."]
+
+
+@pytest.mark.parametrize(
+    ("given", "restore"),
+    [
+        ("below", Restore("HERE/below")),
+        ("below#12", Restore("HERE/below", 12)),
+        ("/a#b", Restore("/a#b")),
+        ("/a#b#007", Restore("/a#b", 7)),
+        ("s3://bucket/prefix#3", Restore("s3://bucket/prefix", 3)),
+    ],
+)
+def test_a_cluster_begins_with_the_checkpoint_of_a_folder_or_of_a_number(
+    given: str, restore: Restore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load(CoordinatorSettings, {"servers": "1", "restore": given}, {}).restored() == Restore(
+        restore.root.replace("HERE", str(tmp_path)), restore.number
+    )
+
+
+def test_a_cluster_begins_empty_unless_it_is_told_otherwise() -> None:
+    assert load(CoordinatorSettings, {"servers": "1"}, {}).restored() is None

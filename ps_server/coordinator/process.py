@@ -5,11 +5,11 @@ from pathlib import Path
 
 import structlog
 
-from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder
+from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint, StaleOrder
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
-from ps_server.coordinator.core_settings import CoreSettings
+from ps_server.coordinator.core_settings import CoreSettings, Restore
 from ps_server.coordinator.settings import CoordinatorSettings
 from ps_server.coordinator.sqlite_store import SqliteStore
 from ps_server.coordinator.state_store import StateStore, Unkept
@@ -20,6 +20,7 @@ from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
 from ps_server.edge.workbench import Workbench
 from ps_server.events import Body, Persist
+from ps_server.tasks import FindCheckpoint, FoundCheckpoint
 
 log = structlog.get_logger()
 
@@ -43,18 +44,28 @@ class CoordinatorRole:
         self._sender = sender
         self._store: StateStore = SqliteStore(settings.state) if settings.state is not None else Unkept()
         try:
-            core = CoordinatorCore(core_settings(settings), self._stored(settings.state))
+            stored = self._stored(settings.state)
+            core = CoordinatorCore(core_settings(settings), stored)
         except Exception:
             self._store.close()
             raise
         if settings.state is None:
             log.warning("the state of this cluster is in memory, and ends with this process; --state keeps it")
-        bench = Workbench("The coordinator", settings.store_options())
-        self.loop = CoreLoop(core, self._send, name="The coordinator", do_task=bench.do, store=self._keep)
+        self._bench = Workbench("The coordinator", settings.store_options())
+        self.loop = CoreLoop(core, self._send, name="The coordinator", do_task=self._bench.do, store=self._keep)
+        self._restore = settings.restored() if stored is None else None
 
     async def join(self, address: str) -> None:
-        """Let the core go on with what the coordinator before it had begun."""
+        """Let the core go on with what the coordinator before it had begun. NoCheckpoint where a new cluster is to begin with none."""
+        if self._restore is not None:
+            await self._check_there(self._restore)
         self.loop.begin()
+
+    async def _check_there(self, restore: Restore) -> None:
+        found = await self._bench.do(FindCheckpoint((restore.root,), restore.number), self.loop.ask)
+        assert isinstance(found, FoundCheckpoint)
+        if found.source is None:
+            raise NoCheckpoint(str(restore), " ".join(found.passed_over) or "nothing of that kind lies there")
 
     async def close(self) -> None:
         """Refuse what waits and what comes, and let go of the state."""
@@ -81,4 +92,10 @@ class CoordinatorRole:
 
 def core_settings(settings: CoordinatorSettings) -> CoreSettings:
     """Return what the core is told of the process's settings; a cluster that begins here gets an id of its own."""
-    return CoreSettings(settings.servers, cluster=1 + secrets.randbelow(2**64 - 1), schedule=settings.schedule(), lease_s=settings.lease_s)
+    return CoreSettings(
+        settings.servers,
+        cluster=1 + secrets.randbelow(2**64 - 1),
+        schedule=settings.schedule(),
+        lease_s=settings.lease_s,
+        restore=settings.restored(),
+    )

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from ps_server.coordinator.core_settings import Restore
 from ps_server.coordinator.schedule import Schedule
 from ps_server.edge.settings import ProcessSettings
 from ps_server.storage.roots import SCHEMES
@@ -16,6 +17,17 @@ def _everywhere(root: str) -> str:
     if separator and scheme not in ("file", *SCHEMES):
         raise ValueError(f"should be a folder, file:///folder, or a URL of {', '.join(SCHEMES)}")
     return root if separator else str(Path(root).absolute())
+
+
+def _restore(text: str) -> str:
+    """Return a root, or a root#number, as every process understands it."""
+    root, number = _split(text)
+    return _everywhere(root) if number is None else f"{_everywhere(root)}#{number}"
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    root, separator, number = text.rpartition("#")
+    return (root, int(number)) if separator and root and number.isdecimal() else (text, None)
 
 
 Root = Annotated[str, AfterValidator(_everywhere)]
@@ -39,6 +51,10 @@ class CoordinatorSettings(ProcessSettings):
         10, ge=1, description="Of so many checkpoints in a row, one has all rows; the others have those that changed since."
     )
 
+    restore: Annotated[str, AfterValidator(_restore)] | None = Field(
+        None, min_length=1, description="Begin with the last checkpoint of this folder or URL, or with that of its number: FOLDER#12."
+    )
+
     @model_validator(mode="after")
     def _has_a_root(self) -> Self:
         every = [name for name in ("checkpoint_every_steps", "checkpoint_every_s") if getattr(self, name) is not None]
@@ -55,3 +71,7 @@ class CoordinatorSettings(ProcessSettings):
             self.checkpoint_keep,
             self.checkpoint_full_every,
         )
+
+    def restored(self) -> Restore | None:
+        """Return what a new cluster is to begin with."""
+        return Restore(*_split(self.restore)) if self.restore is not None else None
