@@ -393,11 +393,19 @@ class Client:
         """The number of the next barrier: how many this rank has asked for, those among them that ps.save and ps.prefetch agree at."""
         return self._worker.next_barrier
 
-    def follow(self, replay: Replay, next_barrier: int | None = None) -> None:
-        """Leave out what `replay` says that the worker before this one did; go on with barrier `next_barrier`, as that one would have."""
+    @property
+    def passed_barriers(self) -> int:
+        """How many barriers this rank has passed."""
+        return self._worker.passed_barriers
+
+    def follow(self, replay: Replay, next_barrier: int | None = None, passed_barriers: int = 0) -> None:
+        """Leave out what `replay` says that the worker before this one did, and go on with the barriers that were before it.
+
+        next_barrier     its `next_barrier`, None: none is told.     passed_barriers  its `passed_barriers`.
+        """
         self.replay = replay
         if next_barrier is not None:
-            self._worker.resume_barriers(next_barrier)
+            self._connection.run(self._worker.resume_barriers(next_barrier, passed_barriers))
 
     def checkpoint(self, path: str | PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
         """Have a checkpoint written that has every step which this client has finished; return where it lies, once it is complete.

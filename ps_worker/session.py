@@ -132,7 +132,7 @@ class Session:
         self._rngs: dict[str, Any] = left.get("rngs", {})
         self._registry = Registry(left.get("objects", {}))
         self._replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
-        client.follow(self._replay, left.get("next_barrier"))
+        client.follow(self._replay, left.get("next_barrier"), left.get("passed_barriers", 0))
         if self.is_captured:
             client.provide_resume(self._capture)
         if client.is_resumed:
@@ -239,7 +239,13 @@ class Session:
     def _capture(self) -> bytes:
         """Return what this worker goes on from. Raises InvalidRequest that names the object which is too large, or no plain data."""
         objects = self._registry.capture()
-        state = {"rngs": rng_states(), "replay": self._replay.state(), "next_barrier": self._client.next_barrier, "objects": objects}
+        state = {
+            "rngs": rng_states(),
+            "replay": self._replay.state(),
+            "next_barrier": self._client.next_barrier,
+            "passed_barriers": self._client.passed_barriers,
+            "objects": objects,
+        }
         data = pack(state)
         if len(data) > RESUME_BYTES_MAX:
             sizes = {f"what is registered as {name!r}": len(state) for name, state in objects.items()}

@@ -41,13 +41,17 @@ class Alone:
         return self.clock > 0
 
     @property
+    def passed_barriers(self) -> int:
+        return self.next_barrier
+
+    @property
     def turn(self) -> int:
         return self.clock
 
     def provide_resume(self, provider: Callable[[], bytes]) -> None:
         self._provide = provider
 
-    def follow(self, replay: Replay, next_barrier: int | None) -> None:
+    def follow(self, replay: Replay, next_barrier: int | None, passed_barriers: int) -> None:
         self.replay = replay
         self.next_barrier = next_barrier or 0
 

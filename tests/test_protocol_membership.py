@@ -81,6 +81,18 @@ def test_barriers_count_on_from_where_the_job_is(peers: Peers) -> None:
     assert peers.heard() == [(COORDINATOR, Barrier(0, 4, 6, 10.0)), (COORDINATOR, Barrier(0, 4, 7, 10.0, -3))]
 
 
+def test_one_that_goes_on_says_which_barriers_it_is_beyond(peers: Peers) -> None:
+    assert peers.worker.passed_barriers == 6  # those of before it joined
+    peers.run(peers.worker.barrier())
+    peers.worker.barrier()  # it has yet to be there
+    assert (peers.worker.next_barrier, peers.worker.passed_barriers) == (8, 7)
+    peers.heard()
+    peers.run(peers.worker.resume_barriers(5, 4))
+    assert (peers.worker.next_barrier, peers.worker.passed_barriers) == (5, 4)
+    peers.run(peers.worker.resume_barriers(1, 0))
+    assert peers.heard() == [(COORDINATOR, Barrier(0, 4, 3, 0.0, has_passed=True))]
+
+
 def test_a_long_barrier_says_whom_it_waits_for_and_a_failed_one_keeps_its_number(peers: Peers) -> None:
     peers.on(Barrier, *[After(10.0, BarrierTimeout(6, "1", 10.0))] * 3)
     with pytest.raises(BarrierTimeout, match=r"Barrier 6 waited 30\.0 s for rank 1"):

@@ -24,6 +24,7 @@ class Membership:
         self._view = view
         self._peers = peers
         self._barrier = 0  # the number of the next one
+        self._passed = 0  # how many have opened for this rank
 
     def observe(self) -> Operation[None]:
         """Learn the cluster, once its servers are there."""
@@ -36,7 +37,7 @@ class Membership:
         asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker)
         joined = yield from self._peers.ask_recovered_coordinator(asked)
         self._view.take_rank(joined)
-        self._barrier = joined.barrier
+        self._barrier = self._passed = joined.barrier
 
     def renew(self) -> Operation[LeaseRenewed]:
         """Renew the lease, in one attempt: the next one comes soon."""
@@ -52,9 +53,19 @@ class Membership:
         """The number of the next barrier: how many this rank has asked for."""
         return self._barrier
 
-    def resume_barriers(self, number: int) -> None:
-        """Go on with barrier `number`, as the worker before this one would have."""
-        self._barrier = number
+    @property
+    def passed_barriers(self) -> int:
+        """How many barriers this rank has passed; it may have asked for another."""
+        return self._passed
+
+    def resume_barriers(self, number: int, passed: int) -> Operation[None]:
+        """Go on with barrier `number`, as the worker before this one would have, which had passed `passed` of them.
+
+        The others may have gone back behind some of those: they must not wait for this rank there.
+        """
+        self._barrier, self._passed = number, passed
+        if passed > 0:
+            yield from self._peers.ask_coordinator(Barrier(self._view.rank, self._view.incarnation, passed - 1, 0.0, has_passed=True))
 
     def barrier(self, value: int, number: int | None) -> Operation[int]:
         """Wait until every rank that has not left is at its barrier; return the least value that one of them brought.
@@ -74,6 +85,7 @@ class Membership:
         except BaseException:  # a Ctrl-C too
             self._barrier = min(self._barrier, number)
             raise
+        self._passed = max(self._passed, number + 1)
         minimum: int = passed.minimum
         return minimum
 

@@ -275,6 +275,11 @@ class Worker:
         """The number of the next barrier: how many this rank has asked for."""
         return self._membership.next_barrier
 
-    def resume_barriers(self, number: int) -> None:
-        """Go on with barrier `number`, as the worker before this one would have."""
-        self._membership.resume_barriers(number)
+    @property
+    def passed_barriers(self) -> int:
+        """How many barriers this rank has passed."""
+        return self._membership.passed_barriers
+
+    def resume_barriers(self, number: int, passed: int) -> Operation[None]:
+        """Go on with barrier `number`, as the worker before this one would have, which had passed `passed` of them."""
+        return self._membership.resume_barriers(number, passed)
