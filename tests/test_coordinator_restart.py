@@ -1,146 +1,46 @@
 """A coordinator that dies at any instant and goes on from what it stored (R13), with servers that are real."""
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from driven import REFUSED, SPEC, Driver, driven, join, register, restarted
-from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, StaleIncarnation, Unreachable
+from mortal import Script, World, finish, lived
+from ps_proto.errors import InvalidRequest, ParameterServerError, StaleIncarnation, Unreachable
 from ps_proto.requests import (
     Barrier,
     BarrierPassed,
     CreateTable,
-    Fence,
     FenceRank,
-    Finish,
     Finished,
     GetCluster,
     InstallMap,
-    InstallTable,
     JobJoined,
     JoinJob,
+    LeaseRenewed,
     LeaveJob,
     RankFenced,
     RegisterServer,
-    ResolveRank,
+    RenewLease,
     ServerRegistered,
-    StartJob,
     TableCreated,
 )
-from ps_proto.values import Async, Sync, TableSpec
+from ps_proto.values import Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
-from ps_server.coordinator.plans import ORDER_AGAIN_S
 from ps_server.coordinator.stored import Stored
-from ps_server.events import Answered, Asked, Effect, Event, Persist, Refuse, Reply, Tell, Ticked
-from ps_server.shard.shard import Shard
-from stored import store
 
 ITEM = TableSpec("item", 2)
-SETTINGS = CoreSettings(2, cluster=77)
-Script = Generator[list[Any], list[Any], None]
 
 
-class Died(Exception):
-    """The coordinator's end."""
-
-
-class World:
-    """A coordinator that dies ahead of the effect numbered `death` and at once is started again, and two servers.
-
-    Effects are numbered from 1 in the order in which they are carried out, over all turns.
-    """
-
-    def __init__(self, death: int | None) -> None:
-        self.stored: dict[str, bytes] = {}
-        self.shards = {name: Shard(name) for name in ("server-0", "server-1")}
-        self.terms: list[int] = []
-        self.deaths = 0
-        self.carried = 0
-        self._death = death
-        self._now_s = 0.0
-        self._requests = 0
-        self._open: dict[int, Any] = {}  # request -> its body
-        self._outcomes: dict[int, Any] = {}
-        self._events: list[Event] = []
-        self._start()
-
-    def _start(self) -> None:
-        self.core = CoordinatorCore(SETTINGS, Stored.of(self.stored))
-        self._events = [Ticked(), *[Asked(request, body) for request, body in self._open.items()]]
-
-    def ask(self, bodies: list[Any]) -> list[Any]:
-        """Ask all of these at once; return what came of them. Who gets no answer, or is told to wait, asks again."""
-        outcomes: list[Any] = [None] * len(bodies)
-        while None in outcomes:
-            requests = {}
-            for place, body in enumerate(bodies):
-                if outcomes[place] is None:
-                    self._requests += 1
-                    requests[self._requests] = place
-                    self._open[self._requests] = body
-                    self._events.append(Asked(self._requests, body))
-            self._run()
-            for request, place in requests.items():
-                self._open.pop(request, None)
-                outcome = self._outcomes.pop(request, None)
-                outcomes[place] = None if isinstance(outcome, Recovering) else outcome
-            self._now_s += ORDER_AGAIN_S
-            assert self._now_s < 100.0, f"still waiting: {bodies}"
-            self._events.append(Ticked())
-        return outcomes
-
-    def _run(self) -> None:
-        while self._events:
-            event = self._events.pop(0)
-            try:
-                self._carry_out(self.core.handle(event, self._now_s))
-            except Died:
-                self.deaths += 1
-                self._start()
-
-    def _carry_out(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self.carried += 1
-            if self.carried == self._death:
-                raise Died
-            match effect:
-                case Persist():
-                    store(self.stored, effect)
-                case Reply(request, outcome) | Refuse(request, outcome):
-                    self._open.pop(request, None)
-                    self._outcomes[request] = outcome
-                case Tell(order, server, _, body):
-                    if not isinstance(body, InstallMap):
-                        assert isinstance(body, InstallTable | StartJob | FenceRank | ResolveRank)
-                        assert body.cluster == 77
-                        self.terms.append(body.term)
-                    self._events.append(Answered(order, answer_of(self.shards[server], body)))
-
-
-def answer_of(shard: Shard, body: Any) -> Any:
-    ((effect),) = [effect for effect in shard.handle(Asked(1, body), 0.0) if isinstance(effect, Reply | Refuse)]
-    return effect.body if isinstance(effect, Reply) else effect.error
-
-
-def finish(world: World, joined: JobJoined, clock: int, leave: bool = False) -> None:
-    """Let a worker tell every server that it finished a step."""
-    fence = Fence(joined.shard_map.version, joined.rank, joined.incarnation, clock + 1)
-    for shard in world.shards.values():
-        outcome = answer_of(shard, Finish(fence, Finished(clock), leave))
-        assert not isinstance(outcome, ParameterServerError), outcome
-
-
-def life(world: World, given: dict[tuple[int, int], set[int]]) -> Script:
-    """Let two servers and two workers do all that they can; `given`: (rank, incarnation) -> the nonces that it was given to."""
+def train(world: World) -> Script:
+    """Let two workers join, meet, be started again, leave; and another job begin."""
 
     def joined(outcome: Any, rank: int, nonce: int, clock: int, barrier: int) -> JobJoined:
-        assert isinstance(outcome, JobJoined), outcome
-        assert (outcome.clock, outcome.barrier, outcome.rank) == (clock, barrier, rank)
-        given.setdefault((rank, outcome.incarnation), set()).add(nonce)
-        return outcome
+        joined = world.joined(outcome, nonce)
+        assert (joined.clock, joined.barrier, joined.rank) == (clock, barrier, rank)
+        return joined
 
     registered = yield [RegisterServer(f"server-{index}", f"host-{index}", nonce=index) for index in range(2)]
     assert registered == [ServerRegistered(f"server-{index}", 1, False, 77) for index in range(2)]
@@ -170,28 +70,68 @@ def life(world: World, given: dict[tuple[int, int], set[int]]) -> Script:
     assert (cluster.tables, cluster.world_size, cluster.ranks) == ((ITEM, SPEC), 1, {0: zero.incarnation})
 
 
-def lived(death: int | None) -> World:
-    """Return the world after a whole life with a death ahead of that effect."""
-    world = World(death)
-    given: dict[tuple[int, int], set[int]] = {}
-    script = life(world, given)
-    wanted = next(script)
-    while True:
-        try:
-            wanted = script.send(world.ask(wanted))
-        except StopIteration:
-            break
-    assert all(len(nonces) == 1 for nonces in given.values()), given
-    assert world.terms == sorted(world.terms), "no server hears of a lower term"
-    return world
+class Crew:
+    """Workers that renew their leases, and finish steps, each time that somebody waits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clocks: dict[int, int] = {}
+        self.workers: dict[int, JobJoined] = {}
+        world.meanwhile = self.work
+
+    def add(self, outcome: Any, nonce: int) -> JobJoined:
+        joined = self.workers[outcome.rank] = self.world.joined(outcome, nonce)
+        self.clocks[joined.rank] = joined.clock
+        return joined
+
+    def work(self) -> None:
+        for rank, worker in self.workers.items():
+            renewed = self.world.tell(RenewLease(rank, worker.incarnation, self.clocks[rank]))
+            orders = renewed.orders if isinstance(renewed, LeaseRenewed) else ()
+            finish(self.world, worker, self.clocks[rank], orders=orders, resume=b"of %d" % rank)
+            self.clocks[rank] += 1
+
+
+def grow(world: World, mode: Mode) -> Script:
+    """Let workers join a running job, be lost, be removed and come back."""
+    yield [RegisterServer(f"server-{index}", f"host-{index}", nonce=index) for index in range(2)]
+    yield [GetCluster(wait_s=50.0)]
+    first, second = yield [JoinJob(rank, 2, mode, 100 + rank, on_lost_worker="continue") for rank in range(2)]
+    crew = Crew(world)
+    crew.add(first, 100)
+    crew.add(second, 101)
+    (third,) = yield [JoinJob(-1, 0, None, 102)]
+    assert crew.add(third, 102).rank == 2
+    shards = [shard.steps.clocks for shard in world.shards.values()]
+    assert [clocks.first_of(2) for clocks in shards] == [third.clock] * 2
+    del crew.workers[1]  # it is killed
+    while world.core.job is None or 1 not in world.core.job.left:
+        yield [GetCluster()]
+    (cluster,) = yield [GetCluster()]
+    assert cluster.ranks == {rank: worker.incarnation for rank, worker in crew.workers.items()}
+    left = {clocks.left_after[1] for clocks in shards}
+    assert left == {crew.clocks[1] - 1}
+    (back,) = yield [JoinJob(1, 2, None, 103, resume=True)]
+    assert (back.is_resumed, back.resume, back.world_size) == (True, b"of 1", 3)
+    assert crew.add(back, 103).clock > crew.clocks[1] - 1
+    assert [clocks.first_of(1) for clocks in shards] == [back.clock] * 2
+    for shard in world.shards.values():
+        shard.check_invariants()
 
 
 def test_a_coordinator_that_dies_between_any_two_effects_goes_on_as_if_it_had_not() -> None:
-    effects = lived(None).carried
+    effects = lived(None, train).carried
     assert effects > 50
     for death in range(1, effects + 1):
-        world = lived(death)
-        assert world.deaths == 1, death
+        assert lived(death, train).deaths == 1, death
+
+
+@pytest.mark.parametrize("mode", [Sync(), BoundedStaleness(2)], ids=str)
+def test_so_it_does_while_a_job_grows_and_loses_workers(mode: Mode) -> None:
+    effects = lived(None, lambda world: grow(world, mode)).carried
+    assert effects > 50
+    for death in range(1, effects + 1):
+        assert lived(death, lambda world: grow(world, mode)).deaths == 1, death
 
 
 # --- what a start does -----------------------------------------------------------------------------------------------------------
