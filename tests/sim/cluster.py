@@ -30,7 +30,7 @@ from ps_worker.retry import Backoff
 from sharding.shard_map import ShardMap
 from sim.disk import SimDisk
 from sim.durable import SimStateStore
-from sim.network import Chances, Message, Network, VirtualTime
+from sim.network import Chances, Message, Network, VirtualTime, fits
 from sim.nodes import CoreNode, Script, WorkerNode
 
 PATIENCE = Patience(rpc_timeout_s=0.5, retry_timeout_s=600.0, wait_timeout_s=600.0, backoff=Backoff(0.02, 0.5))
@@ -73,6 +73,7 @@ class Simulation:
         self.offsets_s: dict[str, float] = {}  # node -> how far its clock is ahead
         self.on_death: Callable[[CoreNode], None] = lambda node: None  # called where a core's node has died
         self._next_call = 0
+        self._watched: list[tuple[Callable[[Message], bool], Callable[[], None]]] = []
         self.store = SimStateStore()
         self.shards: dict[str, Shard] = {}
         self.start_coordinator()
@@ -182,7 +183,14 @@ class Simulation:
         """Return what a node takes for the time."""
         return self.time.now_s + self.offsets_s.get(name, 0.0)
 
+    def when(self, action: Callable[[], None], source: str | None = None, target: str | None = None, body: type | None = None) -> None:
+        """Do something once, just before the next message from source to target arrives whose body is a `body`; None fits any."""
+        self._watched.append((lambda message: fits(message, source, target, body), action))
+
     def _deliver(self, message: Message) -> None:
+        for watch in [watch for watch in self._watched if watch[0](message)]:
+            self._watched.remove(watch)
+            watch[1]()
         node = self.nodes[message.target]
         if not node.is_dead and message.address in ("", node.address):
             node.receive(message)

@@ -25,6 +25,7 @@ from sim.scripts import state_after
 
 OWN_IDS = 40  # ids of each rank: over several servers, each owns some
 TABLES = ("a", "b")
+BARRIER_EVERY = 4  # steps
 
 
 @cache
@@ -37,6 +38,12 @@ def pushes_of(seed: int, rank: int, step: int) -> tuple[tuple[tuple[str, Ids], .
 def some(rng: np.random.Generator, count: int, first: int) -> Ids:
     """Return some ids of first..first+count, each once, ascending."""
     return np.flatnonzero(rng.random(count) < rng.random()).astype(np.uint64) + np.uint64(first)
+
+
+def _start_values(rank: int) -> list[tuple[str, Ids, Rows]]:
+    """Return zeros for half of the rank's rows: those are the initial values, so that nothing that is counted depends on them."""
+    ids = np.arange(OWN_IDS // 2, dtype=np.uint64) + np.uint64(rank * OWN_IDS)
+    return [(name, ids, np.zeros((ids.size, 2), np.float32)) for name in TABLES]
 
 
 @dataclass
@@ -58,6 +65,8 @@ class Counting:
             self._look_at_resume(worker)
             for name in TABLES:
                 yield from worker.create_table(counting_table(name))
+            yield from worker.assign(_start_values(rank), only_absent=True)  # a script begins at its top, also one that resumes
+            worker.resume_barriers(worker.clock // BARRIER_EVERY)
             while worker.clock < self.steps:
                 yield from self._step(worker)
             yield from worker.leave()
@@ -80,6 +89,10 @@ class Counting:
             yield Pause(self.pause_s * float(rng.random()))
         for push in pushes_of(self.seed, rank, step):
             yield from worker.push([(name, ids, np.ones((ids.size, 2), np.float32)) for name, ids in push])
+        if step % BARRIER_EVERY == BARRIER_EVERY - 1:
+            minimum = yield from worker.barrier(step + rank)
+            if minimum != step:
+                self.torn.append(f"rank {rank} passed the barrier of step {step} with {minimum}")
         yield from worker.end_step(state_after(step))
 
     # --- what must be ------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,11 @@ class Message(NamedTuple):
         return Message(self.target, self.source, "answer", self.call, body)
 
 
+def fits(message: Message, source: str | None, target: str | None, body: type | None) -> bool:
+    """Return whether it goes from source to target and its body is a `body`; None fits any."""
+    return source in (None, message.source) and target in (None, message.target) and (body is None or isinstance(message.body, body))
+
+
 class VirtualTime:
     """Seconds that pass only by taking the next event; ties go in the order in which they were set."""
 
@@ -104,12 +109,7 @@ class Network:
         return self._plan("delay", source, target, body, count, by_s)
 
     def _plan(self, effect: str, source: str | None, target: str | None, body: type | None, count: int, by_s: float = 0.0) -> Fault:
-        def fits(message: Message) -> bool:
-            return (
-                source in (None, message.source) and target in (None, message.target) and (body is None or isinstance(message.body, body))
-            )
-
-        fault = Fault(effect, fits, count, by_s)
+        fault = Fault(effect, lambda message: fits(message, source, target, body), count, by_s)
         self.faults.append(fault)
         return fault
 

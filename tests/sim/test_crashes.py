@@ -17,7 +17,7 @@ from sim.scripts import train_on, trained
 
 WORKERS, STEPS = 3, 12
 ROUGH = Chances(drop=0.01, double=0.02, delay=0.03)
-KINDS = ("worker", "coordinator")
+KINDS = ("worker", "server", "coordinator")
 
 
 def simulation(seed: int, schedule: Schedule) -> Simulation:
