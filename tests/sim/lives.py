@@ -74,9 +74,9 @@ class Lives:
 
     def is_over(self) -> bool:
         """Return whether nothing is left to come."""
-        if not all([rank.is_over for rank in self._ranks.values()]) or self._is_dead("coordinator"):
-            return False
         timeline = self.timeline
+        if self._is_dead("coordinator") or not all([rank.is_over and rank.timeline == timeline for rank in self._ranks.values()]):
+            return False
         return all([shard.membership.timeline == timeline and self._serves(name) for name, shard in self.sim.shards.items()])
 
     def _serves(self, name: str) -> bool:
