@@ -1,13 +1,15 @@
 """The complete checkpoints of a simulation, read as servers of any number would load them."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jobs import Ids, Rows
+from jobs import Ids, Rows, checksum
 from made_checkpoints import map_of
+from naive.training import train
 from ps_proto.requests import Done, Source
 from ps_server.shard.table import Table
 from ps_server.storage.folder import Folder
@@ -84,3 +86,14 @@ def rows_of(loaded: Sequence[Loaded]) -> dict[str, tuple[Ids, Rows]]:
         order = np.argsort(ids)
         found[name] = ids[order], rows[order]
     return found
+
+
+def held(tables: dict[str, tuple[Ids, Rows]]) -> str:
+    """Return the checksum of the rows there are: a table that is not created yet has none."""
+    return checksum({name: rows for name, rows in tables.items() if rows[0].size})
+
+
+@cache
+def held_after(world_size: int, steps: int) -> str:
+    """Return the same of the job of jobs.py in one process, after so many steps."""
+    return held(train(world_size, steps))

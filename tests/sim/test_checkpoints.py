@@ -4,8 +4,6 @@ import errno
 
 import pytest
 
-from jobs import Ids, Rows, checksum
-from naive.training import train as train_in_one_process
 from ps_proto.requests import TakeCheckpoint
 from ps_proto.values import Async, BoundedStaleness, Mode
 from ps_server.coordinator.schedule import Schedule
@@ -13,7 +11,7 @@ from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
 from sim.cluster import Simulation
 from sim.counting import Counting
-from sim.found_checkpoints import ROOT, FoundCheckpoints, rows_of
+from sim.found_checkpoints import ROOT, FoundCheckpoints, held, held_after, rows_of
 from sim.network import Chances
 from sim.nodes import Script
 from sim.scripts import state_after, train, trained
@@ -32,11 +30,6 @@ def asking(worker: Worker) -> Script:
         assert taken.path == BY_HAND
 
 
-def held(tables: dict[str, tuple[Ids, Rows]]) -> str:
-    """Return the checksum of the rows there are: a table that is not created yet has none."""
-    return checksum({name: rows for name, rows in tables.items() if rows[0].size})
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_every_checkpoint_of_synchronous_training_is_one_step(seed: int) -> None:
     sim = Simulation(seed, 1 + seed % 4, ROUGH, schedule=Schedule(ROOT, every_steps=3, keep=3, full_every=3))
@@ -52,8 +45,8 @@ def test_every_checkpoint_of_synchronous_training_is_one_step(seed: int) -> None
     for of_root in found:
         for manifest in of_root.manifests:
             rows = rows_of(of_root.load(manifest, servers=1 + (seed + manifest.number) % 5))
-            assert held(rows) == held(train_in_one_process(WORKERS, manifest.step)), f"seed {seed}, checkpoint {manifest.number}"
-    assert checksum(trained(sim)) == checksum(train_in_one_process(WORKERS, STEPS)), f"seed {seed}"
+            assert held(rows) == held_after(WORKERS, manifest.step), f"seed {seed}, checkpoint {manifest.number}"
+    assert held(trained(sim)) == held_after(WORKERS, STEPS), f"seed {seed}"
 
 
 @pytest.mark.parametrize("mode", [Async(), BoundedStaleness(1)], ids=str)
@@ -118,5 +111,5 @@ def test_a_disk_in_trouble_costs_checkpoints_and_nothing_else(seed: int) -> None
     assert any(manifest.base is not None for manifest in found.manifests)
     assert any("checkpoint" in note for note in sim.nodes["coordinator"].notes), "the operator was told"
     for manifest in found.manifests:
-        assert held(rows_of(found.load(manifest, servers=2))) == held(train_in_one_process(WORKERS, manifest.step)), f"seed {seed}"
-    assert checksum(trained(sim)) == checksum(train_in_one_process(WORKERS, STEPS))
+        assert held(rows_of(found.load(manifest, servers=2))) == held_after(WORKERS, manifest.step), f"seed {seed}"
+    assert held(trained(sim)) == held_after(WORKERS, STEPS)

@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 
-from jobs import checksum
-from naive.training import train as train_in_one_process
 from ps_proto.errors import RolledBack
 from ps_proto.requests import (
     NEVER,
@@ -25,7 +23,7 @@ from ps_proto.values import Async
 from ps_server.coordinator.schedule import Schedule
 from sim.cluster import Simulation
 from sim.counting import Counting
-from sim.found_checkpoints import ROOT, FoundCheckpoints
+from sim.found_checkpoints import ROOT, FoundCheckpoints, held, held_after
 from sim.lives import Lives
 from sim.network import Message
 from sim.scripts import train_on, trained
@@ -48,7 +46,7 @@ def training(lives: Lives, workers: int = 2) -> None:
 def check_bits(lives: Lives, workers: int = 2) -> None:
     lives.run()
     lives.sim.check()
-    assert checksum(trained(lives.sim)) == checksum(train_in_one_process(workers, STEPS))
+    assert held(trained(lives.sim)) == held_after(workers, STEPS)
 
 
 def finished_at_one_server(lives: Lives) -> None:
@@ -149,7 +147,7 @@ def test_a_worker_hands_a_restarted_server_the_map_of_before() -> None:
     restarted = sim.shards["server-0"]
     for _ in range(3):
         sim.network.send(Message("worker-0", "server-0", "ask", sim.next_call(), InstallMap(old_map)))
-    sim.run(until=lambda: restarted.membership.timeline == 1)
+    sim.run(until=lambda: restarted.membership.shard_map is not None)
     check_bits(lives)
 
 
@@ -203,6 +201,34 @@ def test_a_worker_dies_when_one_of_two_servers_has_its_push() -> None:
     assert any(fault.fired for fault in lost)
     check_counts(lives, job)
     assert sum(shard.counters.table("a").rows_repeated for shard in sim.shards.values()) > 0
+
+
+def test_the_coordinator_dies_before_it_has_stored_what_it_is_about_to_tell() -> None:
+    """R13: a worker that was told that it takes part is known at the next barrier, also by a coordinator that was started since."""
+    sim, lives = simulation(every_steps=0)
+    job = Counting(6, 1, STEPS, Async(), pause_s=1.0)
+
+    def die_soon() -> None:
+        sim.store.dies_before = sim.store.commits_count
+
+    sim.when(die_soon, body=ResolveRank)  # what is stored next is that the rank takes part
+    counting(lives, job)
+    check_counts(lives, job)
+    assert lives.deaths["coordinator"] == 1
+    assert lives.errors == []
+
+
+def test_a_server_dies_where_the_parts_of_a_checkpoint_are_of_different_steps() -> None:
+    """Without synchronous tables each server has its own instant; a rank goes on after the least of its clocks, and redoes the others'."""
+    sim, lives = simulation(every_steps=0, every_s=3.0)
+    job = Counting(7, 2, STEPS, Async(), pause_s=3.0)
+    counting(lives, job)
+    late = sim.network.delay_next(4.0, target="server-1", body=BeginCheckpoint, count=4)
+    sim.run(until=lambda: bool(FoundCheckpoints(sim).manifests))
+    assert late.hits
+    lives.kill("server-2")
+    check_counts(lives, job)
+    assert lives.timeline == 1
 
 
 def test_the_coordinator_dies_when_some_know_that_a_barrier_is_passed() -> None:

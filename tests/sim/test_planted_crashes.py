@@ -6,18 +6,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import Ids, Rows, checksum
-from naive.training import train as train_in_one_process
+from ps_proto.requests import ServerRegistered
 from ps_proto.values import Async
+from ps_server.coordinator import ranks
+from ps_server.coordinator.core import CoordinatorCore
+from ps_server.coordinator.members import Members
 from ps_server.coordinator.schedule import Schedule
+from ps_server.events import Effect, Persist
 from ps_server.shard.checkpointer import Checkpointer
 from ps_server.shard.table import Table
 from ps_server.shard.window import Buckets, Window
 from ps_server.storage import publishing
 from ps_server.tasks import SavedNames
+from ps_worker.protocol.writing import Writer
+from sharding.shard_map import Server
+from sim import cluster
+from sim import test_crashes_directed as directed
 from sim.cluster import Simulation
 from sim.counting import Counting
-from sim.found_checkpoints import ROOT, FoundCheckpoints, rows_of
+from sim.found_checkpoints import ROOT, FoundCheckpoints, held, held_after, rows_of
 from sim.network import Chances
 from sim.scripts import train
 
@@ -36,12 +43,8 @@ def wrong_steps(seed: int, trouble: Callable[[Simulation], object]) -> Iterator[
     found = FoundCheckpoints(sim)
     assert found.manifests
     for manifest in found.manifests:
-        if held(rows_of(found.load(manifest, servers=2))) != held(train_in_one_process(WORKERS, manifest.step)):
+        if held(rows_of(found.load(manifest, servers=2))) != held_after(WORKERS, manifest.step):
             yield f"seed {seed}, checkpoint {manifest.number} is not step {manifest.step}"
-
-
-def held(tables: dict[str, tuple[Ids, Rows]]) -> str:
-    return checksum({name: rows for name, rows in tables.items() if rows[0].size})
 
 
 def wrong_names(seed: int) -> Iterator[str]:
@@ -110,16 +113,96 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("plant", [without_window, nothing], ids=lambda plant: plant.__name__)
 def test_found_by_the_names(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any([fault for seed in range(2) for fault in wrong_names(seed)]) == (plant is not nothing)
+    assert any(fault for seed in range(2) for fault in wrong_names(seed)) == (plant is not nothing)
 
 
 @pytest.mark.parametrize("plant", [forgets_bits, nothing], ids=lambda plant: plant.__name__)
 def test_found_by_a_part_that_fails(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any([fault for seed in range(2) for fault in wrong_steps(seed, a_part_fails)]) == (plant is not nothing)
+    assert any(fault for seed in range(2) for fault in wrong_steps(seed, a_part_fails)) == (plant is not nothing)
 
 
 @pytest.mark.parametrize("plant", [any_step, nothing], ids=lambda plant: plant.__name__)
 def test_found_by_a_server_that_is_a_step_behind(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    assert any([fault for seed in range(2) for fault in wrong_steps(seed, one_is_behind)]) == (plant is not nothing)
+    assert any(fault for seed in range(2) for fault in wrong_steps(seed, one_is_behind)) == (plant is not nothing)
+
+
+# --- in what comes back ----------------------------------------------------------------------------------------------------------
+
+
+def fence_of_one(patch: pytest.MonkeyPatch) -> None:
+    """Only one server is asked how far a rank came."""
+    fact, finished = ranks.last_fact, ranks.last_finished
+    patch.setattr(ranks, "last_fact", lambda fenced: fact(fenced[-1:]))
+    patch.setattr(ranks, "last_finished", lambda fenced: finished(fenced[-1:]))
+
+
+def initial_rows(patch: pytest.MonkeyPatch) -> None:
+    """A server that was started again is taken in as if it had been there all the time, and serves what it has: nothing."""
+    admit, registered = Members._admit, Members._registered
+
+    def _admit(members: Members, server: Server, nonce: int) -> ServerRegistered:
+        known = members.servers.get(server.name)
+        if known is None or members.shard_map is None:
+            return admit(members, server, nonce)
+        members.servers[server.name], members._processes[server.name] = known, nonce
+        return registered(members, known)
+
+    patch.setattr(Members, "_admit", _admit)
+
+
+def clock_of_another(patch: pytest.MonkeyPatch) -> None:
+    """A rank goes on after the most that any server had heard of it, and not the least."""
+    find = publishing._ranks_of
+
+    def _ranks_of(parts: list[Any]) -> Any:
+        found = []
+        for rank in find(parts):
+            clock = max([part.clocks[rank.rank] for part in parts])
+            shard = next((shard for shard, part in enumerate(parts) if part.facts.get(rank.rank) == clock), None)
+            found.append(rank.model_copy(update={"clock": clock, "shard": shard}))
+        return tuple(found)
+
+    patch.setattr(publishing, "_ranks_of", _ranks_of)
+
+
+def tells_first(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator stores what it has told already."""
+    handle = CoordinatorCore.handle
+
+    def last(core: CoordinatorCore, event: Any, now_s: float) -> list[Effect]:
+        return sorted(handle(core, event, now_s), key=lambda effect: isinstance(effect, Persist))
+
+    patch.setattr(CoordinatorCore, "handle", last)
+
+
+def start_values_take_names(patch: pytest.MonkeyPatch) -> None:
+    """Values that are put where there are none take names of the step, so that a script which begins again names its pushes otherwise."""
+    assign = Writer.assign
+
+    def _assign(writer: Writer, tables: Any, only_absent: bool) -> Any:
+        if only_absent:
+            writer._steps.take_name(is_push=False)
+        return assign(writer, tables, only_absent)
+
+    patch.setattr(Writer, "assign", _assign)
+
+
+@pytest.mark.parametrize(
+    ("plant", "fault"),
+    [
+        (fence_of_one, directed.test_a_step_that_one_server_heard_of_is_finished_everywhere),
+        (initial_rows, directed.test_a_worker_hands_a_restarted_server_the_map_of_before),
+        (clock_of_another, directed.test_a_server_dies_where_the_parts_of_a_checkpoint_are_of_different_steps),
+        (tells_first, directed.test_the_coordinator_dies_before_it_has_stored_what_it_is_about_to_tell),
+        (start_values_take_names, directed.test_a_worker_dies_when_one_of_two_servers_has_its_push),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_found_by_the_directed_fault(plant: Plant, fault: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bug, that test passes."""
+    monkeypatch.setattr(cluster, "VIRTUAL_LIMIT_S", 60.0)  # a hang is a find, too
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        fault()
