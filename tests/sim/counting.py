@@ -66,7 +66,8 @@ class Counting:
             for name in TABLES:
                 yield from worker.create_table(counting_table(name))
             yield from worker.assign(_start_values(rank), only_absent=True)  # a script begins at its top, also one that resumes
-            worker.resume_barriers(worker.clock // BARRIER_EVERY)
+            passed = worker.clock // BARRIER_EVERY
+            yield from worker.resume_barriers(passed, passed)
             while worker.clock < self.steps:
                 yield from self._step(worker)
             yield from worker.leave()
