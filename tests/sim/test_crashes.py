@@ -64,3 +64,12 @@ def test_no_death_changes_a_bit_of_synchronous_training(seed: int) -> None:
 def test_each_push_counts_once_through_deaths(seed: int, mode: Mode) -> None:
     lives = counting(seed, mode)
     assert lives.deaths.total() > 0
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
+def test_no_death_changes_anything_in_a_long_search() -> None:
+    for seed in range(1000, 1670):
+        synchronous(seed)
+        counting(seed, Async())
+        counting(seed, BoundedStaleness(seed % 3))
