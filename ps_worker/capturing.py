@@ -41,26 +41,31 @@ class Capture:
         self._tell = tell
         self._thread = get_ident()
 
-    def mark(self) -> None:
-        """Capture the state and let the step's end go; does nothing where none is held back.
+    def mark(self) -> bool:
+        """Capture the state and let the step's end go; does nothing, and returns False, where none is held back.
 
         What the provider raises leaves it held back. InvalidRequest for a state that does not fit, or that reads from the servers.
         """
         tell = self._tell
         if tell is None:
-            return
-        assert self._provide is not None, "only a provider holds back"
+            return False
+        state = self.capture()
+        self._attach(state)
+        self._tell = None
+        tell()
+        return True
+
+    def capture(self) -> bytes:
+        """Return the state as it is; raises as `mark`."""
+        assert self._provide is not None, "only a provider is asked"
         if self._is_capturing:
             want = "known to the script alone, such as a scheduler's: rows and dense weights are the servers'"
             raise InvalidRequest("what is registered to resume from", "read from the servers while it is captured", want)
         self._is_capturing = True
         try:
-            state = check_resume(self._provide())
+            return check_resume(self._provide())
         finally:
             self._is_capturing = False
-        self._attach(state)
-        self._tell = None
-        tell()
 
     def mark_here(self) -> None:
         """Do so if this is the thread that trains: a wait in it would last as long as the step's end is held back."""

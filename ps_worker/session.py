@@ -27,7 +27,7 @@ from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
 from ps_proto.requests import CheckpointTaken
 from ps_proto.values import Mode, Sync
-from ps_worker.client import Client
+from ps_worker.client import BarriersAsked, Client
 from ps_worker.connecting import connect
 from ps_worker.local_cluster import LocalCluster, local_cluster
 from ps_worker.place import find_place
@@ -132,7 +132,7 @@ class Session:
         self._rngs: dict[str, Any] = left.get("rngs", {})
         self._registry = Registry(left.get("objects", {}))
         self._replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
-        client.follow(self._replay, left.get("next_barrier"), left.get("passed_barriers", 0))
+        client.follow(self._replay, BarriersAsked(*left["barriers"]) if left else None)
         if self.is_captured:
             client.provide_resume(self._capture)
         if client.is_resumed:
@@ -228,7 +228,9 @@ class Session:
         try:
             self.client.mark()
             while (number := self.client.clock - loop.first) < count:
+                loop.turn = self.client.clock
                 yield number
+                loop.turn = None
                 self.client.mark()
                 if self.client.clock - loop.first == number:
                     want = "one with a step in each turn: optimizer.step(), or client.end_step()"
@@ -239,13 +241,7 @@ class Session:
     def _capture(self) -> bytes:
         """Return what this worker goes on from. Raises InvalidRequest that names the object which is too large, or no plain data."""
         objects = self._registry.capture()
-        state = {
-            "rngs": rng_states(),
-            "replay": self._replay.state(),
-            "next_barrier": self._client.next_barrier,
-            "passed_barriers": self._client.passed_barriers,
-            "objects": objects,
-        }
+        state = {"rngs": rng_states(), "replay": self._replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
         data = pack(state)
         if len(data) > RESUME_BYTES_MAX:
             sizes = {f"what is registered as {name!r}": len(state) for name, state in objects.items()}

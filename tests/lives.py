@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ps_worker.client import BarriersAsked
 from ps_worker.driver import Handle
 from ps_worker.resume.replay import Replay
 from ps_worker.session import Session
@@ -41,19 +42,19 @@ class Alone:
         return self.clock > 0
 
     @property
-    def passed_barriers(self) -> int:
-        return self.next_barrier
-
-    @property
     def turn(self) -> int:
         return self.clock
 
     def provide_resume(self, provider: Callable[[], bytes]) -> None:
         self._provide = provider
 
-    def follow(self, replay: Replay, next_barrier: int | None, passed_barriers: int) -> None:
+    def follow(self, replay: Replay, barriers: BarriersAsked | None) -> None:
         self.replay = replay
-        self.next_barrier = next_barrier or 0
+        self.next_barrier = barriers.next_one if barriers else 0
+
+    @property
+    def barriers(self) -> BarriersAsked:
+        return BarriersAsked(self.next_barrier, self.next_barrier)
 
     def mark(self) -> None:
         if self.clock not in self.states and self.clock > self._begun:

@@ -3,11 +3,12 @@
 import pytest
 
 from clients import ITEM, USER, alone, each_mode, ones
-from inprocess import PATIENT, Fault, InProcess
+from inprocess import COORDINATOR, PATIENT, Fault, InProcess
 from ps_proto.errors import StaleIncarnation, Unreachable
-from ps_proto.requests import Finish, Pull
+from ps_proto.requests import Barrier, Finish, Pull
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
-from ps_worker.client import Client
+from ps_worker.client import BarriersAsked, Client
+from ps_worker.resume.replay import Replay
 
 ON_ARRIVAL = [Async(), BoundedStaleness(1)]
 
@@ -142,3 +143,28 @@ def test_the_one_that_was_replaced_is_told_so_by_all_that_it_does(mode: Mode) ->
         with pytest.raises(StaleIncarnation):
             client.end_step()
     client.disconnect()
+
+
+def test_barriers_go_on_with_the_number_that_they_had() -> None:
+    cluster, client = alone(Async(), 1, USER)
+    assert [client.agree_async(value).result() for value in (7, 8, 9)] == [7, 8, 9]
+    assert client.barriers == BarriersAsked(next_one=3, passed=3)
+    client.disconnect()
+    with again(cluster, Async()) as resumed:
+        resumed.follow(Replay(), BarriersAsked(next_one=2, passed=2, owed=(5,)))  # asked for before, and perhaps passed
+        assert resumed.agree_async(6).result() == 6
+        assert resumed.agree_async(0, number=1).result() == 8
+        assert resumed.barriers == BarriersAsked(next_one=4, passed=4)
+    asked = [(body.generation, body.value) for _, body in cluster.calls if isinstance(body, Barrier) and body.incarnation == 2]
+    assert asked == [(1, 0), (2, 5), (3, 6), (1, 0)]
+
+
+def test_a_barrier_that_failed_keeps_its_number() -> None:
+    cluster, client = alone(Async(), 1, USER)
+    with client:
+        cluster.down.add(COORDINATOR)
+        with pytest.raises(Unreachable):
+            client.barrier()
+        cluster.down.clear()
+        client.barrier()
+        assert client.barriers == BarriersAsked(next_one=1, passed=1)

@@ -270,7 +270,7 @@ def test_passes_that_end_with_the_shortest(make: Callable[[], Iterable[int]]) ->
     assert list(asked) == list(range(len(whole.client.asked)))
     for step, state in whole.states.items():
         again = lived(script, step, state, world_size=2)
-        following = range(unpack(state)["next_barrier"], len(asked))
+        following = range(unpack(state)["barriers"][0], len(asked))
         in_flight = [number for number, _ in again.client.asked if number not in following]
         assert again.client.asked == [(number, asked[number]) for number in (*in_flight, *following)], step
         assert len(in_flight) <= 1

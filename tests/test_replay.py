@@ -19,7 +19,7 @@ Log = Callable[..., None]
 class Reading:
     """A pass that stands somewhere."""
 
-    is_at_end = False
+    is_at_end = is_used = False
 
     def __init__(self, place: int = 0) -> None:
         self.place = place

@@ -1,7 +1,7 @@
 """A training script that dies again and again, against the real cores: the rows, and all that it says, are as if nothing had happened."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +19,9 @@ from beside_torch import one_worker
 from inprocess import PATIENT, InProcess
 from jobs import checksum, counting_table
 from lives import session_module
+from ps_proto.requests import Barrier, Finish
 from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Mode, Sync
+from ps_worker.keeping.agreeing import as_rank_0
 from ps_worker.nn.reading import RowModule
 from ps_worker.session import Session
 
@@ -258,3 +260,103 @@ def test_buffers_that_are_too_large_are_said(caplog: pytest.LogCaptureFixture) -
             "The model's buffers have 20,032 bytes, more than the 16,384 that travel with each step: a worker that is started again has "
             "them as its script makes them. Give session.register() those that training changes."
         ]
+
+
+# --- barriers inside a turn whose step is made ------------------------------------------------------------------------------------
+
+
+class KilledAt:
+    """Kills rank 0 as it is about to send its request with this number among those of a kind that `picks` it."""
+
+    def __init__(self, picks: Callable[[Any], bool], number: int) -> None:
+        self._picks = picks
+        self._left = number
+        self.has_killed = False
+
+    def __call__(self, address: str, body: Any) -> None:
+        if not self.has_killed and self._picks(body):
+            self._left -= 1
+            if self._left < 0:
+                self.has_killed = True
+                raise Killed
+
+
+def both(cluster: InProcess, mode: Mode, script: Callable[[ps.Client, Any], None]) -> None:
+    """Run the script as rank 0, in a session that is started again when it dies, and as rank 1, in a thread that lives on."""
+
+    def second() -> None:
+        with cluster.connect(1, 2, mode, PATIENT) as client:
+            script(client, range(4))
+
+    def first() -> None:
+        while True:
+            try:
+                with life(cluster, 2, mode) as session:
+                    script(session.client, session.steps(4))
+            except Killed:
+                continue
+            return
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(second)
+        first()
+        other.result(timeout=60)
+
+
+def evaluates_and_meets(client: ps.Client, steps: Iterable[int]) -> None:
+    client.create_table(counting_table("counts"))
+    client.barrier()
+    for step in steps:
+        client.push("counts", [client.rank], np.ones((1, 2), np.float32))
+        client.end_step()
+        client.pull("counts", [0, 1])  # the state is captured here
+        if step % 2:
+            client.barrier()
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("mode", [Sync(), Async()], ids=str)
+def test_a_barrier_behind_a_step_does_not_wait_for_a_worker_that_died_there(mode: Mode, number: int) -> None:
+    cluster = InProcess(2)
+    kill = KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, number)
+    cluster.before = kill
+    both(cluster, mode, evaluates_and_meets)
+    assert kill.has_killed == (number < 3)  # the barrier at the top, and those of two turns
+    with cluster.connect() as observer:
+        assert observer.export("counts")[1][:, 0].tolist() == ([-2, -2] if isinstance(mode, Sync) else [-4, -4])  # the mean, or the sum
+
+
+@pytest.mark.parametrize("moment", ["flush", "first barrier", "work", "second barrier"])
+def test_a_save_behind_a_step_does_not_wait_for_rank_0_that_died_in_it(moment: str) -> None:
+    cluster, is_dead = InProcess(2), False
+    outcomes: list[tuple[int | None, bool]] = []
+    kills = {
+        "flush": KilledAt(
+            lambda body: isinstance(body, Finish) and body.fence.rank == 0 and body.finished is not None and body.wait_s > 0, 0
+        ),
+        "first barrier": KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, 1),
+        "second barrier": KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, 2),
+    }
+    if moment in kills:
+        cluster.before = kills[moment]
+
+    def work() -> None:
+        nonlocal is_dead
+        if moment == "work" and not is_dead:
+            is_dead = True
+            raise Killed
+
+    def script(client: ps.Client, steps: Iterable[int]) -> None:
+        client.create_table(counting_table("counts"))
+        client.barrier()
+        for step in steps:
+            client.push("counts", [client.rank], np.ones((1, 2), np.float32))
+            client.end_step()
+            if step == 1:
+                outcomes.append((client.rank, as_rank_0(client, work)))
+
+    both(cluster, Sync(), script)
+    assert is_dead or kills[moment].has_killed
+    assert {rank for rank, _ in outcomes} <= {0, 1}
+    with cluster.connect() as observer:
+        assert observer.export("counts")[1][:, 0].tolist() == [-2, -2]

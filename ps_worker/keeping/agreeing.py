@@ -15,6 +15,7 @@ def as_rank_0(client: Client, work: Callable[[], None]) -> bool:
 
     What the work raises, rank 0 raises. Nobody trains in the meantime, so that it is one instant of all tables, whatever their modes.
     """
+    client.tell_barriers(0, FAILED if client.rank == 0 else DONE)
     client.flush()
     client.barrier()
     if client.rank != 0:

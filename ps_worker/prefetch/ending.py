@@ -78,7 +78,7 @@ class AgreedEnd:
     def __init__(self, client: Client, has_first: bool, number: int | None = None) -> None:
         """`number`: of the barrier at which the question for the first batch was asked before."""
         self._client = client
-        self._number = client.next_barrier if number is None else number
+        self._number = client.barriers.next_one if number is None else number
         self._agreed = client.agree_async(int(has_first), number)
 
     def state(self) -> State:
@@ -88,7 +88,7 @@ class AgreedEnd:
         return self._agreed.result() > 0
 
     def look_ahead(self, has_next: bool) -> None:
-        self._number = self._client.next_barrier
+        self._number = self._client.barriers.next_one
         self._agreed = self._client.agree_async(int(has_next))
 
 

@@ -128,7 +128,7 @@ class OnePass(Generic[B]):
         position: dict[str, Any] = {"now": self._source.state()}
         if self._source.begun is not None:
             reads = [item.before for item in self._unused]
-            position |= {"begun": self._source.begun, "taken": self._taken + self._is_used, "reads": reads}
+            position |= {"begun": self._source.begun, "taken": self._taken + self.is_used, "reads": reads}
             position |= {"is_read_out": self._is_read_out, "ending": self._ending.state()}
         return position
 
@@ -138,14 +138,14 @@ class OnePass(Generic[B]):
         return self._is_read_out and not self._unused and not self._ending.state()
 
     @property
-    def _is_used(self) -> bool:
+    def is_used(self) -> bool:
         """Whether a step was made with the batch at work."""
         return self._script is not None and self._handed_at not in (None, self._script.clock)
 
     @property
     def _unused(self) -> list[_Read[B] | _Failed]:
         """The batches that were read and are yet to be used."""
-        return [*self._queue][self._is_used :]
+        return [*self._queue][self.is_used :]
 
     def _mark(self) -> None:
         """Say that the step before is over, unless this is an evaluation beside it."""

@@ -23,22 +23,35 @@ OVER: Final = "over"
 
 
 class Pass(Protocol):
-    """A pass that is open. `is_at_end`: it has nothing more to give, and asks nobody whether that is so."""
+    """A pass that is open.
+
+    is_at_end  it has nothing more to give, and asks nobody whether that is so.     is_used  a step was made with what it gave last.
+    """
 
     @property
     def is_at_end(self) -> bool: ...
+
+    @property
+    def is_used(self) -> bool: ...
 
     def position(self) -> Position:
         """Return, as plain data, what another worker needs to go on with it."""
         ...
 
 
-@dataclass(eq=False)
 class Loop:
-    """A loop over steps. `first`: the clock when it began."""
+    """A loop over steps. first: the clock when it began.     turn: the clock when it gave its last number, None before it comes back."""
 
-    first: int
-    is_at_end: bool = False
+    is_at_end = False
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.first = clock()
+        self.turn: int | None = None
+
+    @property
+    def is_used(self) -> bool:
+        return self.turn not in (None, self._clock())
 
     def position(self) -> Position:
         return {"first": self.first}
@@ -67,6 +80,11 @@ class Passes:
     def is_behind(self) -> bool:
         """Whether there are passes that the worker before this one had begun, and this one has not come to."""
         return len(self._over) < len(self._known) or bool(self._to_resume and not self._open)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the script is in a turn of its outermost loop whose step is made: started again, it begins with the next turn."""
+        return bool(self._open) and self._open[0].it.is_used
 
     def begin(self, it: Pass) -> Position | Literal["over"] | None:
         """Begin a pass: OVER where it was made already, its position where it goes on, None where it is made from its beginning."""

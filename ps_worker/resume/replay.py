@@ -64,7 +64,7 @@ class Replay:
 
     def begin_loop(self) -> Loop | None:
         """Begin a loop over steps, whose `first` is the clock of the first of them; None where the loop is over already."""
-        loop = Loop(self._clock())
+        loop = Loop(self._clock)
         begun = self.begin_pass(loop)
         if begun == OVER:
             return None
@@ -83,6 +83,11 @@ class Replay:
         if not self.is_over:
             self.is_over = True
             self._arrive()
+
+    @property
+    def is_behind_step(self) -> bool:
+        """Whether the script is in the turn of a loop whose step is made: started again, it begins with the next turn."""
+        return self._passes.is_used
 
     # --- what the script does on its way -----------------------------------------------------------------------------------------
 
