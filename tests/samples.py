@@ -136,7 +136,7 @@ REPLIES: tuple[object, ...] = (
     JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS, 5, b"\x00resume\xff", True, 10.0),
     LeaseRenewed(ORDERS, 3),
     TableCreated(SPECS[0]),
-    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed"),
+    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed", (2, 7)),
     BarrierPassed(-3),
     CheckpointTaken("/checkpoints", 9, 17, 20, 2**51, 1.5, 0.25),
 )

@@ -30,9 +30,13 @@ class Watch:
     def __init__(self) -> None:
         self.timeline = 0
         self.asked_s = 0.0
+        self.left: set[int] = set()
 
     def is_as_of(self, now_s: float) -> bool:
         return self.asked_s >= now_s
+
+    def has_left(self, rank: int, timeline: int) -> bool:
+        return self.timeline == timeline or rank in self.left
 
 
 class Job:
@@ -42,7 +46,7 @@ class Job:
         self.watch = Watch()
         self.starts: list[Process] = []
         self.said: list[str] = []
-        self.worker = LaunchedWorker("worker-0", self.start, max_restarts, self.watch, self.said.append)  # type: ignore[arg-type]  # stand-ins
+        self.worker = LaunchedWorker(0, self.start, max_restarts, self.watch, self.said.append)  # type: ignore[arg-type]  # stand-ins
         self.worker.post.fill()
 
     def start(self) -> Process:
@@ -122,6 +126,16 @@ def test_a_worker_that_had_ended_well_begins_again_after_a_rollback() -> None:
     assert len(job.starts) == 2
     assert job.end(0, 6.0)  # in the timeline that is
     assert job.worker.tend(7.0)
+    assert len(job.starts) == 2
+
+
+def test_a_worker_that_has_left_the_job_since_the_rollback_has_ended() -> None:
+    job = Job(1)
+    job.watch.timeline, job.watch.left = 1, {0}  # it was started just before, and joined after
+    assert job.end(0, 1.0)
+    job.watch.timeline, job.watch.left, job.watch.asked_s = 2, set(), 5.0
+    assert not job.worker.tend(4.0)
+    assert not job.worker.tend(5.0)
     assert len(job.starts) == 2
 
 

@@ -17,6 +17,8 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.timeline: int | None = 0  # None: it is away
+        self.world_size = 0
+        self.left: tuple[int, ...] = ()
         self.asked = 0
         self.is_closed = False
 
@@ -24,7 +26,7 @@ class Coordinator:
         self.asked += 1
         if self.timeline is None:
             raise Unreachable("the coordinator", address, timeout_s, "away")
-        return Cluster(1, None, timeline=self.timeline)
+        return Cluster(1, None, timeline=self.timeline, world_size=self.world_size, left=self.left)
 
     def close(self) -> None:
         self.is_closed = True
@@ -61,6 +63,17 @@ def test_what_was_known_stays_while_the_coordinator_is_away_and_gets_old(coordin
         coordinator.timeline = 3
         poll_until(lambda: watch.is_as_of(now_s))
         assert watch.timeline == 3
+
+
+def test_after_a_rollback_a_rank_has_left_where_the_job_says_so(coordinator: Coordinator) -> None:
+    with TimelineWatch("address") as watch:
+        assert watch.has_left(0, 0)
+        coordinator.timeline, coordinator.world_size, coordinator.left = 1, 3, (1,)
+        poll_until(lambda: watch.timeline == 1)
+        assert [watch.has_left(rank, 0) for rank in range(3)] == [False, True, False]
+        assert [watch.has_left(rank, 1) for rank in range(3)] == [True, True, True]
+        coordinator.world_size = 0  # all have left
+        poll_until(lambda: watch.has_left(0, 0))
 
 
 def test_a_coordinator_that_is_away_at_first_is_no_error(coordinator: Coordinator) -> None:

@@ -673,6 +673,7 @@ class Cluster:
     lost: tuple[int, ...] = ()
     checkpoint: int = 0
     notice: str = ""
+    left: tuple[int, ...] = ()  # the ranks that have left the job that runs
 
 
 @dataclass(frozen=True, slots=True)

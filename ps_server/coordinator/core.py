@@ -183,6 +183,7 @@ class CoordinatorCore:
             lost=tuple(sorted(self.ranks.leases.lost)),
             checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
+            left=tuple(sorted(running.left)) if running else (),
         )
 
     @property

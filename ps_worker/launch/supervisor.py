@@ -15,7 +15,7 @@ from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
 from ps_worker.launch.last_checkpoint import LastCheckpoint
-from ps_worker.launch.launched_worker import LaunchedWorker
+from ps_worker.launch.launched_worker import LaunchedWorker, name_of
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
@@ -116,21 +116,20 @@ class Supervisor:
 
     def _start_workers(self, rendezvous: Mapping[str, str], watch: TimelineWatch) -> None:
         for rank in range(self._plan.workers):
-            name = f"worker-{rank}"
-            start = partial(self._start_worker, name, rank, rendezvous, self._logs.of(name))
-            worker = LaunchedWorker(name, start, self._plan.max_restarts, watch, self._console.say)
+            start = partial(self._start_worker, rank, rendezvous, self._logs.of(name_of(rank)))
+            worker = LaunchedWorker(rank, start, self._plan.max_restarts, watch, self._console.say)
             self._workers.append(worker)
             worker.post.fill()
         pids = self._cluster.pids | {worker.post.name: worker.post.child.pid for worker in self._workers}
         processes = ", ".join(f"{name} {pid}" for name, pid in pids.items())
         self._console.say(f"The coordinator listens at {self._cluster.address}. Process ids: {processes}.")
 
-    def _start_worker(self, name: str, rank: int, rendezvous: Mapping[str, str], log: ProcessLog) -> Child:
+    def _start_worker(self, rank: int, rendezvous: Mapping[str, str], log: ProcessLog) -> Child:
         environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous})
         if os.isatty(STDOUT):
             environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
         command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
-        return Child(name, command, environment, log)
+        return Child(name_of(rank), command, environment, log)
 
     def _wait(self) -> None:
         """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for a process that failed more often than it may."""

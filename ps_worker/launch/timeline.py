@@ -1,9 +1,9 @@
-"""Which timeline the cluster is in: it grows when all servers go back to a checkpoint."""
+"""Which timeline the cluster is in, which grows when all servers go back to a checkpoint, and which ranks have to run in it."""
 
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from ps_proto.errors import ParameterServerError
 from ps_proto.requests import Cluster, GetCluster
@@ -13,12 +13,20 @@ POLL_S = 0.25
 CALL_TIMEOUT_S = 2.0
 
 
+class _Known(NamedTuple):
+    """One answer, and when it was asked for. `left` is None where no job runs."""
+
+    timeline: int = 0
+    asked_s: float = 0.0
+    left: frozenset[int] | None = None
+
+
 class TimelineWatch:
     """Asks the coordinator again and again for the length of a `with` block, in a thread: it may be away, and nobody waits for it."""
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._known = (0, 0.0)  # the timeline, and when it was asked for; one value, so that a reader has both of one answer
+        self._known = _Known()
         self._transport = GrpcTransport()
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._ask_until_ended, name="rowstead-timeline", daemon=True)
@@ -26,11 +34,19 @@ class TimelineWatch:
     @property
     def timeline(self) -> int:
         """The greatest that was told."""
-        return self._known[0]
+        return self._known.timeline
 
     def is_as_of(self, now_s: float) -> bool:
         """Whether it was told at `now_s`, monotonic time, or later."""
-        return self._known[1] >= now_s
+        return self._known.asked_s >= now_s
+
+    def has_left(self, rank: int, timeline: int) -> bool:
+        """Whether the rank, of a worker that ended well and began in `timeline`, has left the job for good, as far as is known.
+
+        Once the servers have gone back to a checkpoint, a rank that has left since then has to run again.
+        """
+        known = self._known
+        return known.timeline == timeline or known.left is None or rank in known.left
 
     def __enter__(self) -> Self:
         self._ask()
@@ -53,4 +69,5 @@ class TimelineWatch:
         except ParameterServerError:  # it is being started again
             return
         assert isinstance(cluster, Cluster)
-        self._known = (max(self.timeline, cluster.timeline), asked_s)
+        if cluster.timeline >= self.timeline:
+            self._known = _Known(cluster.timeline, asked_s, frozenset(cluster.left) if cluster.world_size > 0 else None)
