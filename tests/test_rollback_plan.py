@@ -432,6 +432,19 @@ def test_a_checkpoint_at_work_fails_and_none_begins_meanwhile() -> None:
     assert not any(isinstance(work.task, PublishCheckpoint) for work in two.driver.at_work)
 
 
+def test_a_job_that_went_back_behind_its_end_has_a_last_checkpoint_at_its_next_end() -> None:
+    two = fleet()
+    for rank in range(2):
+        leave(two.driver, join(two.driver, rank), rank)
+    assert [type(work.task) for work in two.driver.at_work] == [FindCheckpoint]  # of what its last checkpoint is to lie above
+    two.restart(1)
+    two.driver.at_work.pop(0)
+    two.find(found())
+    for rank in range(2):
+        leave(two.driver, join(two.driver, rank), rank)
+    assert [type(work.task) for work in two.driver.at_work] == [FindCheckpoint]
+
+
 def test_the_next_checkpoint_stands_on_what_was_loaded() -> None:
     two = fleet()
     two.restart(1)

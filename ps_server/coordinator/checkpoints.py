@@ -24,8 +24,7 @@ class Checkpoints:
         self._taking = taking
         self._rollbacks = rollbacks
         self._plans = plans
-        self._job = 0  # the number of the job for which `_due_s` holds
-        self._due_s = math.inf  # when the next is due by time
+        self._due_s = math.inf  # when the next is due by time, while a job runs
         self._not_before_s = -math.inf
         self._looked_s = -math.inf  # when it was last asked what is due
         self._ended_job = 0  # the job whose end has had its checkpoint
@@ -41,10 +40,8 @@ class Checkpoints:
         self._rollbacks.check_over()
         self._make_way()
         wish = Wish(root, body.full, body.at_least, body.wait_s)
-        key = (
-            wish,
-            self._taking.instants,
-        )  # the same question after the servers have begun is for another: the asker may have pushed since
+        # The same question after the servers have begun is for another one: who asks may have pushed since.
+        key = (wish, self._taking.instants)
         self._plans.add(key, request, math.inf, now_s, lambda: self._taking.plan(wish))
 
     # --- by itself -------------------------------------------------------------------------------------------------------
@@ -55,13 +52,16 @@ class Checkpoints:
         schedule, job = self._schedule, self._ranks.job
         if not schedule.root or job is None or self._members.shard_map is None or self._rollbacks.why:
             return
-        if job.number != self._job:
-            self._job, self._due_s = job.number, now_s + (schedule.every_s or math.inf)
         if job.is_over:
+            self._due_s = math.inf
             if self._ended_job != job.number:
-                self._ended_job, self._due_s = job.number, math.inf
+                self._ended_job = job.number
                 self._begin(Wish(schedule.root))
-        elif now_s >= self._due_s:
+            return
+        self._ended_job = 0  # also where it went back behind its end
+        if schedule.every_s and self._due_s == math.inf:
+            self._due_s = now_s + schedule.every_s
+        if now_s >= self._due_s:
             self._due_s = now_s + schedule.every_s
             self._begin(Wish(schedule.root))
         elif schedule.every_steps and now_s >= self._not_before_s and not self._plans.is_busy:
