@@ -16,8 +16,10 @@ from ps_proto.requests import (
     FenceRank,
     Finished,
     InstallTable,
+    JobState,
     Pull,
     ResolveRank,
+    RollBack,
     StartJob,
 )
 from ps_proto.values import SGD, Adagrad, Async, BoundedStaleness, Sync, TableSpec
@@ -269,6 +271,17 @@ def test_a_late_order_of_a_checkpoint_that_is_over_takes_nothing() -> None:
     assert begin(talk, 3, root="elsewhere", tracks=False).phase == "taken"
     assert begin(talk, 2).phase == "failed", "also where a later one is of another root"
     assert ask(talk, 3).phase == "taken"
+
+
+def test_a_checkpoint_after_several_rollbacks_is_none_of_those_that_are_over() -> None:
+    talk = Conversation(Async())
+    for timeline in range(1, 5):
+        shard_map = map_of(timeline + 1, "server-0")
+        talk.get(RollBack(1, 0, timeline, shard_map, (USER,), JobState(1, 2, Async(), 0, 0, ()), None))
+    assert begin(talk, 1).phase == "taken"
+    talk.get(RollBack(1, 0, 5, map_of(6, "server-0"), (USER,), JobState(1, 2, Async(), 0, 0, ()), None))
+    assert begin(talk, 1).phase == "failed", "a late order of the one that the rollback ended"
+    assert begin(talk, 2).phase == "taken"
 
 
 def test_a_part_that_is_begun_again_under_its_number_waits_for_the_task_of_the_first() -> None:

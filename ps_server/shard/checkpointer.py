@@ -98,8 +98,9 @@ class Checkpointer:
 
     def clear(self) -> None:
         """Forget everything: the rows are gone. A part that is being written ends with its task's next question."""
+        if self._order is not None:
+            self._over = self._order.number
         self._end()
-        self._over += 1
         self._committed = self._pending = None
 
     def stand_on(self, source: Source) -> None:
