@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driven import REFUSED, Driver, driven, join, leave, restarted
-from ps_proto.errors import InvalidRequest, JobMismatch, StaleIncarnation
+from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
 from ps_proto.requests import (
     NEVER,
     Barrier,
@@ -203,6 +203,22 @@ def test_a_worker_that_is_taken_anew_is_not_removed_meanwhile(driver: Driver) ->
     driver.tick(5.0)  # its servers take their time
     assert driver.get(GetCluster()).lost == ()
     assert driver.outcomes[joining].incarnation == 2
+
+
+def test_a_worker_that_asks_for_its_rank_while_it_is_removed_asks_again_and_is_admitted(driver: Driver) -> None:
+    zero, _ = in_job(driver, 2)
+    driver.fenced = lambda server, order: came_to(3)
+    driver.tick(6.0)
+    renew(driver, zero)
+    driver.tick(5.0)
+    again = JoinJob(1, 2, None, 900, resume=True)
+    request = driver.ask(again)
+    assert request not in driver.outcomes
+    driver.settle()
+    assert driver.get(GetCluster()).ranks == {0: 1}
+    assert isinstance(driver.outcomes[request], Recovering), "which its client takes for a word to ask again"
+    driver.ask(again)
+    assert [order.rank for order in driver.get(RenewLease(0, 1, 5)).orders] == [1]
 
 
 def test_what_follows_a_lost_worker_is_the_jobs(driver: Driver) -> None:

@@ -164,6 +164,8 @@ class Ranks:
         if job.is_offered and body.on_lost_worker:
             job.on_lost_worker = body.on_lost_worker
         self.check_same(job, body)
+        if body.rank in job.removed:  # since it asked: if it asks again, it is admitted
+            raise Recovering("The coordinator", f"rank {body.rank} was being removed from the job while it was joined anew")
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
