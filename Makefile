@@ -26,7 +26,7 @@ help:
 	@echo "make bench-scaling    measure how costs grow with ids, rows, servers and workers (JSON=scaling.json)"
 	@echo "make bench-staleness  measure what a step waits for others in each mode, with and without stragglers (JSON=staleness.json)"
 	@echo "make bench-plots      draw what these two wrote, to docs/plots (JSON='scaling.json staleness.json')"
-	@echo "make deep      run the suite with its longer searches and with every way to the same end"
+	@echo "make deep      run the suite with its longer searches, with every way to the same end, and with 20 crashes of each kind"
 	@echo "make protos    generate the modules of proto/ps_proto/*.proto again"
 	@echo "make clean     remove .venv and every cache"
 
@@ -71,7 +71,9 @@ nojit: $(STAMP)
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest -q -k "not (evenly or moments or uncorrelated)" $(KERNEL_TESTS:%=tests/test_%.py)
 
 deep: $(STAMP)
-	$(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
+	rm -rf build/failures
+	ROWSTEAD_FAILURES=build/failures $(BIN)/pytest -m "not large" --hypothesis-profile=deep --timeout 3600 -o faulthandler_timeout=3500
+	$(BIN)/python -m tests.procs.failure_table build/failures
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(if $(JSON),--json "$(JSON)")

@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,14 +15,17 @@ END_TIMEOUT_S = 60.0
 
 
 class Launched:
-    """A running `rowstead launch`; `out` and `err` are what it printed so far."""
+    """A running `rowstead launch`; `out` and `err` are what it printed so far. `environment`: its own, or this process's."""
 
-    def __init__(self, folder: Path, script: str, flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: Path, script: str, flags: tuple[str, ...], arguments: tuple[str, ...], environment: Mapping[str, str] | None = None
+    ) -> None:
         self._files = {stream: folder / f"launch.{stream}" for stream in ("out", "err")}
         path = folder / "script.py"
         path.write_text(script)
         with self._files["out"].open("wb") as out, self._files["err"].open("wb") as err:
-            self.process = subprocess.Popen([*ROWSTEAD, "launch", *flags, str(path), *arguments], stdout=out, stderr=err)
+            command = [*ROWSTEAD, "launch", *flags, str(path), *arguments]
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
 
     @property
     def out(self) -> str:
@@ -37,9 +40,9 @@ class Launched:
         poll_until(lambda: (self.out + self.err).count(text) >= times or self.process.poll() is not None, END_TIMEOUT_S)
         assert (self.out + self.err).count(text) >= times, f"it ended with {self.process.returncode}: {self.err}"
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float = END_TIMEOUT_S) -> int:
         """Wait for its end; return its exit code."""
-        return self.process.wait(END_TIMEOUT_S)
+        return self.process.wait(timeout_s)
 
     def pids(self) -> dict[str, int]:
         """Return the process ids by name, once all are started; after a restart its new one."""
@@ -59,11 +62,18 @@ class Launched:
 
 @contextmanager
 def launched(
-    folder: Path, script: str, *arguments: str, servers: int = 1, workers: int = 2, max_restarts: int = 0, flags: tuple[str, ...] = ()
+    folder: Path,
+    script: str,
+    *arguments: str,
+    servers: int = 1,
+    workers: int = 2,
+    max_restarts: int = 0,
+    flags: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Launched]:
     """Run the script for the length of the block. Unlike a user's, what fails ends it at once, or a test of it would take minutes."""
     counts = (f"--servers={servers}", f"--workers={workers}", f"--max-restarts={max_restarts}")
-    launch = Launched(folder, script, (*counts, *flags), arguments)
+    launch = Launched(folder, script, (*counts, *flags), arguments, environment)
     try:
         yield launch
     finally:
