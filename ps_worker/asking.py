@@ -23,6 +23,7 @@ from ps_worker.retry import Backoff, is_passing, is_refusal, is_waiting
 from ps_worker.rooms import Lend, lends_nothing
 
 BYTES_PER_S_MIN = 10e6  # the slowest link we are patient with: large requests get more time
+LOOK_AFTER_S = 0.5  # a peer that cannot be reached for as long may have been replaced
 
 T = TypeVar("T")
 
@@ -103,12 +104,18 @@ class Asker:
     patience: Patience
     check: Callable[[], None] = lambda: None
 
-    def ask(self, questions: Mapping[str, Question], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
+    def ask(
+        self,
+        questions: Mapping[str, Question],
+        on_refused: Callable[[], None] | None = None,
+        look: Callable[[], Operation[None]] | None = None,
+    ) -> Operation[dict[str, Any]]:
         """Ask each peer, again with backoff while it does not answer, until all have; return the replies by peer.
 
         What is no passing trouble is raised at once. A peer that stays silent for retry_timeout_s raises Unreachable, a wait that
         lasts wait_timeout_s its own error; both name whom. `on_refused` is called before the raise where every peer has refused, so that
-        nothing took effect anywhere.
+        nothing took effect anywhere. `look` is run before a peer is asked again that cannot be reached for a while: somebody else may
+        know what became of it. What it raises ends that, too.
         """
         pending, replies = dict(questions), {}
         started_s, attempt = self.world.now_s(), 0
@@ -145,6 +152,8 @@ class Asker:
                     self._still_waiting(error, now_s - started_s)
                 elif now_s - silent_since_s.setdefault(peer, asked_s) >= self.patience.retry_timeout_s:
                     raise _given_up(peer, pending[peer], error, now_s - silent_since_s[peer])
+            if look is not None and any([_is_long(error, now_s - silent_since_s.get(peer, now_s)) for peer, error in errors.items()]):
+                yield from look()
             behind = [peer for peer, error in errors.items() if isinstance(error, MapBehind)]
             if behind:
                 yield Exchange(tuple([self._call(peer, pending[peer]._replace(body=pending[peer].hand_on)) for peer in behind]))
@@ -174,6 +183,11 @@ def _worst(errors: Mapping[str, ParameterServerError]) -> ParameterServerError |
     """Return what no retry mends; NotOwner only where there is nothing worse, since splitting again mends it."""
     lasting = [error for error in errors.values() if not (is_passing(error) or is_waiting(error))]
     return min(lasting, key=lambda error: isinstance(error, NotOwner), default=None)
+
+
+def _is_long(error: ParameterServerError, silent_s: float) -> bool:
+    """Return whether a peer cannot be reached, and not only for a moment."""
+    return isinstance(error, Unreachable) and silent_s >= LOOK_AFTER_S
 
 
 def _given_up(peer: str, question: Question, last: ParameterServerError, after_s: float) -> ParameterServerError:

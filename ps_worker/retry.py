@@ -29,7 +29,7 @@ class Backoff:
     """
 
     first_s: float = 0.02
-    longest_s: float = 2.0
+    longest_s: float = 1.0
 
     def pause_s(self, attempt: int, uniform: Uniform) -> float:
         """Return how long to wait before attempt `attempt` + 1; attempts count from 0."""

@@ -11,7 +11,7 @@ from clients import in_thread
 from peers import PATIENCE, Peers, PeersTransport, kinds
 from polling import poll_until
 from ps_proto.errors import InvalidRequest, ObserverCannot, ParameterServerError, RolledBack, StaleIncarnation, Unreachable
-from ps_proto.requests import Finish, JobJoined, JoinJob, LeaseRenewed, Pull, RenewLease, StepOrder
+from ps_proto.requests import Cluster, Finish, GetCluster, JobJoined, JoinJob, LeaseRenewed, Pull, RenewLease, StepOrder
 from ps_proto.values import Mode, Sync
 from ps_worker.asking import Call
 from ps_worker.client import Client
@@ -54,6 +54,7 @@ def test_a_renewal_is_one_attempt(peers: Peers) -> None:
 
 def test_a_newer_timeline_is_looked_up_at_the_servers_which_know_the_clock(peers: Peers) -> None:
     peers.on(RenewLease, LeaseRenewed((), 1), LeaseRenewed((), 1))
+    peers.on(GetCluster, *[Cluster(3, peers.map, (), 1, 2, Sync())] * 2)
     peers.run(peers.worker.renew())  # the servers have not heard of it yet
     peers.on(Finish, AWAY, peer="server-0")
     peers.on(Finish, BACK, peer="server-2")
@@ -171,6 +172,7 @@ def test_what_the_lease_has_learned_the_next_call_says(leased: Leased, call: Cal
 
 def test_a_rollback_that_the_lease_has_learned_of_is_said_by_the_next_call(leased: Leased) -> None:
     leased.peers.on(Finish, BACK)
+    leased.peers.on(GetCluster, Cluster(3, leased.peers.map, (), 1, 2, Sync()))
     leased.outcome = LeaseRenewed((), 1)
     poll_until(is_over, 5.0)
     with pytest.raises(RolledBack):

@@ -1,6 +1,7 @@
 """Joining, maps and barriers: what the coordinator is asked."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from ps_proto.requests import (
     CheckpointTaken,
     Cluster,
     Fence,
+    Finish,
     GetCluster,
     JobJoined,
     JoinJob,
@@ -33,6 +35,7 @@ from ps_proto.values import BoundedStaleness, Mode, Sync
 from ps_worker.asking import Call, Operation
 from ps_worker.protocol import COORDINATOR, Worker
 from scripted import After, silence
+from sharding.shard_map import Server
 
 
 @pytest.fixture
@@ -132,6 +135,8 @@ def test_a_rank_that_the_coordinator_chose_is_this_workers() -> None:
 # --- a rollback (R12, R15) ---------------------------------------------------------------------------------------------------
 
 BACK = RolledBack(rank=0, clock=5, timeline=1)
+GONE = Unreachable("server-0", "server-0:1", 0.0, "connection refused")
+AWAY = Unreachable(COORDINATOR, "coordinator:1", 0.0, "connection refused")
 EVERYTHING: dict[str, Callable[[Worker], Operation[Any]]] = {
     "pull": lambda worker: worker.pull([("dense", ids_of(0))]),
     "push": lambda worker: worker.push([("dense", ids_of(0), rows_of(1.0))]),
@@ -179,6 +184,39 @@ def test_a_wait_ends_once_another_operation_has_learned_of_a_rollback(peers: Pee
     peers.on(Pull, BACK)
     with pytest.raises(RolledBack):
         peers.run(peers.worker.barrier())
+
+
+def test_a_worker_whose_server_is_gone_looks_where_it_is_now(peers: Peers) -> None:
+    moved = replace(shard_map(2), servers=(Server("server-0", "server-0:2", incarnation=2), *shard_map().servers[1:]))
+    peers.on(Pull, *[GONE] * 20, peer="server-0")
+    peers.on(GetCluster, AWAY, Cluster(3, shard_map(), (), 0, 2, Sync()), *[Cluster(3, moved, (), 1, 2, Sync())] * 2)
+    told = iter([Recovering("server-0", "it is loading"), BACK])  # first it has not heard of it, and neither have the others
+    peers.hooks.append(lambda call: next(told) if isinstance(call.body, Finish) and call.address == "server-0:2" else None)
+    with pytest.raises(RolledBack):
+        peers.pull(0)
+    heard = peers.heard()
+    assert kinds(heard).count(("server-0", "Pull")) == 5  # the first silence is too short to look
+    assert kinds(heard).count((COORDINATOR, "GetCluster")) == 4
+    with pytest.raises(RolledBack):
+        peers.pull(1)
+    assert peers.heard() == []
+
+
+def test_nobody_looks_while_servers_answer_that_they_wait(peers: Peers) -> None:
+    peers.on(Pull, *[After(10.0, StalenessTimeout(0, 0, 0, 1, 10.0))] * 2, peer="server-0")
+    peers.pull(0)
+    assert kinds(peers.heard()) == [("server-0", "Pull")] * 3
+
+
+def test_an_observer_whose_server_is_gone_follows_the_cluster_back() -> None:
+    peers = observer()
+    peers.pull(0)
+    peers.on(Pull, *[GONE] * 2, peer="server-0")
+    peers.map = shard_map(2)
+    behind, ahead = [Cluster(3, peers.map, (SYNC, ASYNC), timeline, 2, Sync()) for timeline in (0, 1)]
+    peers.on(GetCluster, behind, ahead, ahead)  # the first: for the table's spec
+    assert peers.pull(0) == [[0]]
+    assert peers.heard()[-1][1].fence == Fence(2, OBSERVER, 0, 0, 1)
 
 
 def test_an_observer_follows_the_cluster_back() -> None:

@@ -17,7 +17,7 @@ def test_a_pause_is_between_half_and_all_of_its_length() -> None:
 
 
 def test_a_pause_after_ever_so_many_attempts_is_still_the_longest() -> None:
-    assert Backoff().pause_s(100_000, lambda: 1.0) == 2.0
+    assert Backoff().pause_s(100_000, lambda: 1.0) == 1.0
 
 
 def test_no_error_is_of_two_kinds() -> None:

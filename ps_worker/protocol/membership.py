@@ -3,7 +3,6 @@
 from ps_proto.requests import (
     Barrier,
     CheckpointTaken,
-    Finish,
     GetCluster,
     JoinJob,
     LeaseRenewed,
@@ -45,7 +44,7 @@ class Membership:
         asked = RenewLease(self._view.rank, self._view.incarnation, self._view.clock)
         renewed: LeaseRenewed = yield from self._peers.try_coordinator(asked)
         if renewed.timeline > self._view.timeline:
-            yield from self._peers.try_all(Finish(self._view.fence()))  # which says nothing: the servers know to which clock they went back
+            yield from self._peers.find_rollback()
         return renewed
 
     @property

@@ -1,17 +1,18 @@
 """Asking the coordinator and the servers as a worker knows them, and again under a newer map where a server is not the owner."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from ps_proto.errors import NotOwner, ParameterServerError, Recovering, RolledBack, StaleIncarnation, StaleTimeline
-from ps_proto.requests import Assign, Cluster, GetCluster, InstallMap, Pull, Push
-from ps_worker.asking import Asker, Operation, Patience, Pause, Question, World
+from ps_proto.requests import Assign, Cluster, Finish, GetCluster, InstallMap, Pull, Push
+from ps_worker.asking import Asker, Call, Exchange, Operation, Patience, Pause, Question, World
 from ps_worker.protocol.view import View
 from sharding.shard_map import ShardMap
 
 COORDINATOR = "the coordinator"
 WAIT_SLICE_S = 10.0  # a server parks a pull this long; then the worker says whom it waits for, and asks again
+LOOK_TIMEOUT_S = 1.0  # for the coordinator's answer to what may have become of a server
 
 _NONE: Mapping[str, Callable[[], Any]] = {}
 
@@ -24,7 +25,7 @@ class Peers:
     def __init__(self, coordinator: str, view: View, world: World, patience: Patience) -> None:
         self._coordinator = coordinator
         self._view = view
-        # Another operation may learn meanwhile that it is in vain: a lease's does, where a server that is gone is asked in vain.
+        # Another operation may learn meanwhile that it is in vain: a lease's does.
         self._asker = Asker(world, patience, view.check_not_over)
         self.wait_timeout_s = patience.wait_timeout_s
         self.wait_s = min(WAIT_SLICE_S, patience.wait_timeout_s)  # how long one request may be parked
@@ -50,13 +51,18 @@ class Peers:
         hand_on = InstallMap(self._view.map)
         addresses = {server.name: server.address for server in self._view.map.servers}
         questions = {peer: Question(addresses[peer], body, self._nbytes(body), hand_on, in_full.get(peer)) for peer, body in bodies.items()}
-        return self._ask(questions, on_refused)
+        return self._ask(questions, on_refused, look=self.find_rollback)
 
-    def _ask(self, questions: Mapping[str, Question], on_refused: Callable[[], None] | None = None) -> Operation[dict[str, Any]]:
+    def _ask(
+        self,
+        questions: Mapping[str, Question],
+        on_refused: Callable[[], None] | None = None,
+        look: Callable[[], Operation[None]] | None = None,
+    ) -> Operation[dict[str, Any]]:
         """Ask as `Asker.ask` does, unless this worker's part is over, and note where that turns out."""
         self._view.check_not_over()
         try:
-            return (yield from self._asker.ask(questions, on_refused))
+            return (yield from self._asker.ask(questions, on_refused, look))
         except (RolledBack, StaleIncarnation) as error:
             self._view.over = replace(error)  # without the frames that it came through
             raise
@@ -76,21 +82,38 @@ class Peers:
         """Ask the coordinator once; return its reply or raise the error that stands for its lack."""
         return (yield from self._try({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
 
-    def try_all(self, body: Any) -> Operation[dict[str, Any]]:
-        """Ask every server of the map the same, once; return the replies by server, or raise the error of one that gave none."""
-        return self._try({server.name: Question(server.address, body) for server in self._view.map.servers})
+    def find_rollback(self) -> Operation[None]:
+        """Look once whether the cluster went back to a checkpoint: raise what then holds for this worker, RolledBack or StaleTimeline.
+
+        Nothing where it did not, where no server has heard of it yet, and where the coordinator is away. The servers are asked
+        where they are now, since the one that was started again has another address.
+        """
+        look = Call(COORDINATOR, self._coordinator, GetCluster(), LOOK_TIMEOUT_S)
+        (cluster,) = yield Exchange((look,))
+        if not isinstance(cluster, Cluster) or cluster.shard_map is None or cluster.timeline <= self._view.timeline:
+            return
+        if self._view.is_observer:
+            raise StaleTimeline(cluster.timeline, self._view.timeline)
+        says_nothing = Finish(self._view.fence())  # to which servers that went back answer with the clock to which they did
+        servers = {server.name: Question(server.address, says_nothing) for server in cluster.shard_map.servers}
+        outcomes = yield from self._asker.ask_once(servers)
+        self._note_over([outcome for outcome in outcomes.values() if isinstance(outcome, ParameterServerError)])
 
     def _try(self, questions: Mapping[str, Question]) -> Operation[dict[str, Any]]:
         self._view.check_not_over()
         outcomes = yield from self._asker.ask_once(questions)
         errors = [outcome for outcome in outcomes.values() if isinstance(outcome, ParameterServerError)]
+        self._note_over(errors)
+        if errors:
+            raise errors[0]
+        return outcomes
+
+    def _note_over(self, errors: Sequence[ParameterServerError]) -> None:
+        """Raise the one that ends this worker's part, if there is one, and note it."""
         for error in errors:
             if isinstance(error, RolledBack | StaleIncarnation):
                 self._view.over = replace(error)  # without the frames that it came through
                 raise error
-        if errors:
-            raise errors[0]
-        return outcomes
 
     def ask_all(self, body: Any) -> Operation[dict[str, Any]]:
         """Ask every server of the map the same."""

@@ -99,9 +99,11 @@ class ComparesSizes(Worker):
 class TakesItForDone(Asker):
     """Takes a list that is not known for an acknowledgement."""
 
-    def ask(self, questions: Any, on_refused: Any = None) -> Operation[dict[str, Any]]:
+    def ask(self, questions: Any, on_refused: Any = None, look: Any = None) -> Operation[dict[str, Any]]:
         try:
-            return (yield from super().ask({peer: question._replace(in_full=None) for peer, question in questions.items()}, on_refused))
+            return (
+                yield from super().ask({peer: question._replace(in_full=None) for peer, question in questions.items()}, on_refused, look)
+            )
         except UnknownKeyList:
             return dict.fromkeys(questions, Done())
 
