@@ -46,7 +46,8 @@ class Post:
                 return
             self._due_s = now_s + pause_s
             why = free_because or f"{self._restarts.spent} of {self._restarts.most} restarts"
-            self._say(f"{self.name} {how}; it is started again in {pause_s:g} s ({why}).")
+            when = f"in {pause_s:g} s" if pause_s else "at once"
+            self._say(f"{self.name} {how}; it is started again {when} ({why}).")
         elif now_s >= self._due_s:
             self._due_s = None
             self.fill()

@@ -15,12 +15,12 @@ class Restarts:
     def pause_s(self, is_free: bool = False) -> float | None:
         """Return for how many seconds to wait before the next start, which is counted; None where the budget is spent.
 
-        `is_free`  it ended through no fault of its own: that counts nothing, and its pause is the first one's.
+        `is_free`  it ended through no fault of its own, and others wait for it: that counts nothing, and there is no pause.
         """
         if self.most == 0:
             return None
         if is_free:
-            return FIRST_PAUSE_S
+            return 0.0
         if self.spent == self.most:
             return None
         self.spent += 1

@@ -78,7 +78,7 @@ def test_an_end_that_is_not_its_fault_is_said_with_its_reason_and_costs_nothing(
     posted.post.tend(1.5)
     posted.wait()
     posted.post.tend(2.0)
-    assert posted.said[0] == "child ended with exit code 0; it is started again in 0.5 s (the servers went back)."
+    assert posted.said[0] == "child ended with exit code 0; it is started again at once (the servers went back)."
     assert posted.said[2] == "child ended with exit code 3; it is started again in 0.5 s (1 of 1 restarts)."
 
 

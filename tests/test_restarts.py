@@ -10,7 +10,7 @@ def test_a_process_is_started_again_as_often_as_it_may_be_with_growing_pauses() 
 
 def test_an_end_that_is_not_its_fault_costs_nothing() -> None:
     restarts = Restarts(2)
-    assert [restarts.pause_s(is_free) for is_free in (True, False, True, True, False, True, False)] == [0.5, 0.5, 0.5, 0.5, 1.0, 0.5, None]
+    assert [restarts.pause_s(is_free) for is_free in (True, False, True, True, False, True, False)] == [0.0, 0.5, 0.0, 0.0, 1.0, 0.0, None]
 
 
 def test_without_a_budget_nothing_is_started_again() -> None:
