@@ -177,7 +177,7 @@ def test_a_job_ends_when_all_have_left_and_the_next_may_differ(driver: Driver) -
     with pytest.raises(JobMismatch):
         join(driver, 0, 3, Async())
     leave(driver, second, 1)
-    assert (driver.get(GetCluster()).world_size, driver.get(GetCluster()).left) == (0, ())
+    assert (driver.get(GetCluster()).world_size, driver.get(GetCluster()).left) == (0, (0, 1))
     driver.fenced = lambda server, order: RankFenced(Finished(4), 4, 11 if server == "server-1" else 8)
     joined = join(driver, 2, 3, Async())
     assert (joined.incarnation, joined.clock, joined.world_size, joined.mode) == (1, 12, 3, Async())

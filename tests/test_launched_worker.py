@@ -38,6 +38,9 @@ class Watch:
     def has_left(self, rank: int, timeline: int) -> bool:
         return self.timeline == timeline or rank in self.left
 
+    def is_out(self, rank: int) -> bool:
+        return rank in self.left
+
 
 class Job:
     """A worker, its processes and the cluster's timeline."""
@@ -137,6 +140,41 @@ def test_a_worker_that_has_left_the_job_since_the_rollback_has_ended() -> None:
     assert not job.worker.tend(4.0)
     assert not job.worker.tend(5.0)
     assert len(job.starts) == 2
+
+
+def test_a_worker_that_is_killed_after_it_has_left_the_job_is_not_started_again() -> None:
+    """Where it was the last one, it would begin another job, and train all of it once more."""
+    job = Job(3)
+    assert not job.end(137, 1.0)  # not before the coordinator was asked
+    job.watch.left = {0}
+    for _ in range(2):
+        assert job.worker.tend(1.1)
+    assert job.said == ["worker-0 ended with exit code 137, after it had left the job: it is not started again."]
+    assert len(job.starts) == 1
+    with pytest.raises(ProcessEnded, match="exit code 137"):
+        job.worker.post.child.check()
+
+
+def test_a_worker_that_had_left_and_has_to_run_again_after_a_rollback_may_fail() -> None:
+    job = Job(1)
+    job.watch.left = {0}
+    job.end(137, 1.0)
+    assert job.worker.tend(1.1)
+    job.watch.timeline, job.watch.left = 1, set()
+    job.watch.asked_s = 2.0
+    assert not job.worker.tend(2.0)
+    assert not job.worker.tend(3.0)
+    assert len(job.starts) == 2
+
+
+def test_a_rank_that_had_left_another_job_before_is_in_this_one() -> None:
+    job = Job(1)
+    job.watch.left = {0}  # as where a cluster begins with the checkpoint of a job that was over
+    job.worker.post.fill()
+    job.end(1, 1.0)
+    assert not job.worker.tend(1.1)
+    assert not job.worker.tend(2.0)
+    assert len(job.starts) == 3
 
 
 def test_a_worker_that_was_started_in_a_timeline_has_its_own_ends_counted_there() -> None:

@@ -130,7 +130,7 @@ def test_a_job_goes_on_without_a_lost_worker_where_it_said_so(driver: Driver) ->
     driver.settle()
     assert driver.bodies(ResolveRank)[-1] == ("server-1", ResolveRank(1, 1, 2, Finished(7), 8, has_left=True))
     assert driver.get(GetCluster()).ranks == {0: 1, 2: 1}
-    assert driver.get(GetCluster()).lost == ()
+    assert (driver.get(GetCluster()).lost, driver.get(GetCluster()).left) == ((), ())
     assert driver.notes[-1] == (
         "Rank 1 has not been heard of for 10.0 s and is removed from its job: from step 8 on the others go on without it, 2 in all."
     )

@@ -72,6 +72,7 @@ def test_after_a_rollback_a_rank_has_left_where_the_job_says_so(coordinator: Coo
         poll_until(lambda: watch.timeline == 1)
         assert [watch.has_left(rank, 0) for rank in range(3)] == [False, True, False]
         assert [watch.has_left(rank, 1) for rank in range(3)] == [True, True, True]
+        assert [watch.is_out(rank) for rank in range(3)] == [False, True, False]
         coordinator.world_size = 0  # all have left
         poll_until(lambda: watch.has_left(0, 0))
 

@@ -673,7 +673,7 @@ class Cluster:
     lost: tuple[int, ...] = ()
     checkpoint: int = 0
     notice: str = ""
-    left: tuple[int, ...] = ()  # the ranks that have left the job that runs
+    left: tuple[int, ...] = ()  # the ranks that have left the job that runs, or ran last, by their own word
 
 
 @dataclass(frozen=True, slots=True)

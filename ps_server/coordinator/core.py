@@ -170,7 +170,7 @@ class CoordinatorCore:
         return None
 
     def _cluster(self) -> Cluster:
-        running = self.ranks.running
+        running, job = self.ranks.running, self.ranks.job
         return Cluster(
             self.members.servers_expected,
             self.shard_map,
@@ -183,7 +183,7 @@ class CoordinatorCore:
             lost=tuple(sorted(self.ranks.leases.lost)),
             checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
-            left=tuple(sorted(running.left)) if running else (),
+            left=tuple(sorted(job.left - job.removed)) if job else (),
         )
 
     @property

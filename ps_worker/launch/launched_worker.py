@@ -16,6 +16,9 @@ class LaunchedWorker:
 
     A server that died without a copy takes all servers back to a checkpoint, so their timeline grows: workers end with RolledBack and have
     to begin again there, which is not held against them, and so has one that had left the job since: what it pushed is undone.
+
+    One that fails after it has left the job is not started again: its rank is out of it, and where it was the last one, all that it does
+    would begin another job. The others go on.
     """
 
     def __init__(self, rank: int, start: Callable[[], Child], max_restarts: int, watch: TimelineWatch, say: Callable[[str], None]) -> None:
@@ -24,11 +27,17 @@ class LaunchedWorker:
         self._max_restarts = max_restarts
         self._watch = watch
         self._timeline = 0  # in which it was started
+        self._was_out = False  # its rank, when it was started: that was another job's end
+        self._has_failed_outside = False
+        self._say = say
         self._ended_s: float | None = None
         self.post = Post(name_of(rank), self._start_in_timeline, Restarts(max_restarts), say)
 
     def tend(self, now_s: float) -> bool:
-        """Return whether it has ended for good; start it again where it has not. Raises ProcessEnded where it failed too often."""
+        """Return whether it has ended for good; start it again where it has not. Raises ProcessEnded where it failed too often.
+
+        One that has ended for good may have failed all the same, after it had left the job: `post.child.check()` says so.
+        """
         code = self.post.child.poll()
         if code is None:
             return False
@@ -37,12 +46,18 @@ class LaunchedWorker:
         if self._ended_s is None:
             self._ended_s = now_s
         is_known = self._watch.is_as_of(self._ended_s) or now_s >= self._ended_s + KNOW_S
+        if code != 0 and is_known and self._max_restarts > 0 and self._watch.is_out(self._rank) and not self._was_out:
+            if not self._has_failed_outside:
+                self._has_failed_outside = True
+                self._say(f"{self.post.name} {self.post.child.how_it_ended()}, after it had left the job: it is not started again.")
+            return True
         if self._max_restarts == 0 or is_known:
             self.post.tend(now_s, WENT_BACK if self._watch.timeline > self._timeline else "")
         return False
 
     def _start_in_timeline(self) -> Child:
         self._timeline, self._ended_s = self._watch.timeline, None
+        self._was_out, self._has_failed_outside = self._watch.is_out(self._rank), False
         return self._start()
 
 

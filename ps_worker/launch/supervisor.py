@@ -141,6 +141,8 @@ class Supervisor:
             if self._plan.has_checkpoints:
                 has_ended = self._has_last_checkpoint(has_ended)
             time.sleep(POLL_S)
+        for worker in self._workers:
+            worker.post.child.check()
 
     def _has_last_checkpoint(self, has_ended: bool) -> bool:
         """Return whether the job `has_ended` and its last checkpoint has, too. A server that dies under it may let the job go on."""

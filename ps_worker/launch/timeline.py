@@ -14,11 +14,12 @@ CALL_TIMEOUT_S = 2.0
 
 
 class _Known(NamedTuple):
-    """One answer, and when it was asked for. `left` is None where no job runs."""
+    """One answer, and when it was asked for. `left`: the ranks that have left the job that runs, or ran last."""
 
     timeline: int = 0
     asked_s: float = 0.0
-    left: frozenset[int] | None = None
+    is_running: bool = False
+    left: frozenset[int] = frozenset()
 
 
 class TimelineWatch:
@@ -46,7 +47,11 @@ class TimelineWatch:
         Once the servers have gone back to a checkpoint, a rank that has left since then has to run again.
         """
         known = self._known
-        return known.timeline == timeline or known.left is None or rank in known.left
+        return known.timeline == timeline or not known.is_running or rank in known.left
+
+    def is_out(self, rank: int) -> bool:
+        """Whether the rank is out of the job that runs, or ran last, by its own word."""
+        return rank in self._known.left
 
     def __enter__(self) -> Self:
         self._ask()
@@ -70,4 +75,4 @@ class TimelineWatch:
             return
         assert isinstance(cluster, Cluster)
         if cluster.timeline >= self.timeline:
-            self._known = _Known(cluster.timeline, asked_s, frozenset(cluster.left) if cluster.world_size > 0 else None)
+            self._known = _Known(cluster.timeline, asked_s, cluster.world_size > 0, frozenset(cluster.left))
