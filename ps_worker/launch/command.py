@@ -67,6 +67,12 @@ def launch(
     checkpoint_full_every: Annotated[
         int | None, Parameter(help="Of so many checkpoints in a row, one has all rows, the others what changed; 10 unless said.")
     ] = None,
+    restore: Annotated[
+        str | None,
+        Parameter(
+            help="Begin with the last checkpoint of this folder or URL, or with that of its number, FOLDER#12: workers resume there."
+        ),
+    ] = None,
     checkpoint_option: Annotated[
         list[str] | None,
         Parameter(negative=(), help="Option of the object store that checkpoints lie in, as aws_region=eu-west-1; may be given again."),
@@ -116,6 +122,7 @@ def launch(
                 checkpoint_every_s=checkpoint_every_s,
                 checkpoint_keep=checkpoint_keep,
                 checkpoint_full_every=checkpoint_full_every,
+                restore=restore,
             ),
             checkpoints is not None,
             _flags(checkpoint_options=",".join(checkpoint_option) if checkpoint_option else None),

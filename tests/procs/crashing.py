@@ -122,10 +122,11 @@ def undisturbed(folder: Path, script: str, environment: Mapping[str, str] | None
         return launch.out
 
 
-def launched_job(folder: Path, script: str, environment: Mapping[str, str] | None) -> AbstractContextManager[Launched]:
-    """Return the job for a `with` block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = (f"--checkpoints={folder / 'checkpoints'}", f"--checkpoint-every-steps={CHECKPOINT_EVERY_STEPS}")
+def launched_job(
+    folder: Path, script: str, environment: Mapping[str, str] | None = None, flags: tuple[str, ...] = ()
+) -> AbstractContextManager[Launched]:
+    """Return the job for a `with` block; its checkpoints are in `folder`/checkpoints."""
+    flags = (f"--checkpoints={folder / 'checkpoints'}", f"--checkpoint-every-steps={CHECKPOINT_EVERY_STEPS}", *flags)
     return launched(folder, script, servers=SERVERS, workers=WORKERS, max_restarts=MAX_RESTARTS, flags=flags, environment=environment)
 
 

@@ -1,13 +1,14 @@
 """kill -9 of what a launched asynchronous job is made of: in the end each push is in the sums once."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from procs.counting_job import STEPS, TABLES, ids_of
-from procs.crashing import WORKERS, crash, each_crash, recorded, seed
+from procs.crashing import WORKERS, crash, each_crash, launched_job, recorded, seed
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -29,6 +30,21 @@ def expected() -> Counter[str]:
 def test_each_push_counts_once_whatever_died(kinds: tuple[str, ...], number: int, expected: Counter[str], tmp_path: Path) -> None:
     run = crash(tmp_path, "counting", SCRIPT, kinds, seed() + number)
     with recorded(run):
-        printed = [line.split(" ", 2)[1:] for line in run.out.replace("worker-0 | ", "").splitlines() if line.startswith("counts ")]
-        counts = {table: json.loads(line) for table, line in printed}
-        assert counts == {table: dict(expected) for table in TABLES}, str(run)
+        assert counts(run.out) == {table: dict(expected) for table in TABLES}, str(run)
+
+
+def test_a_job_that_died_as_a_whole_goes_on_from_its_last_checkpoint(expected: Counter[str], tmp_path: Path) -> None:
+    with launched_job(tmp_path, SCRIPT) as launch:
+        launch.wait_for(f"step {STEPS // 2} of")
+        launch.process.kill()
+    with launched_job(tmp_path, SCRIPT, flags=(f"--restore={tmp_path / 'checkpoints'}",)) as launch:
+        assert launch.wait() == 0, launch.err
+        first = min(int(step) for step in re.findall(r"\| step (\d+) of", launch.out))
+        assert 0 < first <= STEPS // 2
+        assert counts(launch.out) == {table: dict(expected) for table in TABLES}
+
+
+def counts(out: str) -> dict[str, dict[str, float]]:
+    """Return by table how often each id was pushed, as rank 0 said."""
+    printed = [line.split(" ", 2)[1:] for line in out.replace("worker-0 | ", "").splitlines() if line.startswith("counts ")]
+    return {table: json.loads(line) for table, line in printed}
