@@ -2,7 +2,7 @@
 
     connecting.py     connect
     client.py         Client: what a training loop calls; inputs.py what it takes, later_pulls.py reads for steps to come, capturing.py what
-                      it resumes from
+                      it resumes from, meeting.py barriers
     protocol/         what a worker says to the cluster and when; asking.py how it insists, retry.py for how long; no world in any of them
     router.py         ids to one request per server, and rows back; exporting.py a whole table from all servers, table_parts.py its parts
     driver.py         runs the protocol over a transport; transport/ what carries the calls

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from ps_proto.errors import InvalidRequest, ObserverCannot
 from ps_proto.requests import OBSERVER, CheckpointTaken, Ids, Rows, Stats
@@ -21,6 +21,7 @@ from ps_worker.driver import Handle, Transport
 from ps_worker.inputs import as_pair, as_whole, by_table, ids_by_table, rows_by_table
 from ps_worker.late_log import LateLog
 from ps_worker.later_pulls import LaterPull
+from ps_worker.meeting import BarriersAsked, Meeting
 from ps_worker.protocol import Worker
 from ps_worker.records import Records, pack
 from ps_worker.resume.replay import Replay
@@ -29,17 +30,6 @@ from ps_worker.table_parts import join_parts, records_in_parts, rows_in_parts
 
 T = TypeVar("T")
 Gradients = Mapping[str, tuple[Any, Any]]
-
-
-class BarriersAsked(NamedTuple):
-    """next_one  the number of the next barrier that this rank asks for.     passed  how many it has passed: it may wait at the last ones.
-
-    owed  the values that it brings to those from `next_one` on, to which a worker started again comes at once.
-    """
-
-    next_one: int
-    passed: int
-    owed: tuple[int, ...] = ()
 
 
 class Client:
@@ -61,12 +51,10 @@ class Client:
         """`resume` and `on_lost_worker` as in JoinJob; `joins`: take the rank in the running job that the coordinator chooses."""
         self._connection = Connection(address, transport, patience)
         self._worker = self._connection.worker
-        self.replay = Replay()  # what of the script's calls is done already
-        self._told_barriers, self._told_at = 0, 0  # those of which the servers know, and which are yet to come in this step
-        self._owed: tuple[int, ...] = ()  # what the state that is being captured says of them: their values
         self._late_log = LateLog(self._worker)
         self._capture = self._connection.capture
-        self._pulls, self._pushes, self._barriers = self._connection.pulls, self._connection.pushes, self._connection.barriers
+        self._meeting = Meeting(self._connection)
+        self._pulls, self._pushes = self._connection.pulls, self._connection.pushes
         try:
             if joins:
                 rank, world_size = OBSERVER, 0  # in the question: the answer has both
@@ -385,12 +373,7 @@ class Client:
     def barrier(self) -> None:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not."""
         self._connection.check_open("wait at a barrier")
-        self._tell_barrier(0)
-        self._capture.mark()
-        if self.replay.passes_barrier():
-            return
-        self._pushes.run(self._worker.announce())  # who is yet to come may read the next step first, such as to evaluate
-        self._barriers.run(self._worker.barrier())
+        self._meeting.wait()
 
     def agree_async(self, value: int, number: int | None = None) -> Handle[int]:
         """Queue a barrier to which this rank brings `value`; the handle's result is the least that a rank which has not left brought.
@@ -399,45 +382,25 @@ class Client:
         worker before this one asked for, and which is asked for again.
         """
         self._connection.check_open("agree")
-        self._tell_barrier(value)
-        self._capture.mark()  # the others may have to hear of the step before to come there
-        return self._barriers.submit(self._worker.barrier(value, number))
+        return self._meeting.agree_async(value, number)
 
     @property
     def barriers(self) -> BarriersAsked:
         """Which barriers this rank has asked for, those included that ps.save and ps.prefetch agree at."""
-        return BarriersAsked(self._worker.next_barrier, self._worker.passed_barriers, self._owed)
+        return self._meeting.asked
 
     def tell_barriers(self, *values: int) -> None:
-        """Say before barriers to which this rank brings these values, in the turn of a loop whose step is made, that it is to come to them.
+        """Say of barriers to which this rank brings these values that it is about to come to them: see `Meeting.tell`."""
+        self._meeting.tell(values)
 
-        A worker that is started again begins with the next turn, while the others stand at these barriers: it comes to them then. Elsewhere
-        there is nothing to say, since its script comes to them again.
-        """
-        self._told_barriers, self._told_at = 0, self.clock
-        if self._capture.is_on and self.replay.is_behind_step:
-            self._barriers.wait()  # what was agreed upon before stands then
-            self._owed = values
-            try:
-                if not self._capture.mark():
-                    self._pushes.run(self._worker.say_again(self._capture.capture()))
-            finally:
-                self._owed = ()
-            self._told_barriers = len(values)
+    @property
+    def replay(self) -> Replay:
+        """What of the script's calls is done already."""
+        return self._meeting.replay
 
-    def _tell_barrier(self, value: int) -> None:
-        """Do so before one barrier, unless it was told of together with one before it."""
-        if not self._told_barriers or self._told_at != self.clock:
-            self.tell_barriers(value)
-        self._told_barriers = max(0, self._told_barriers - 1)
-
-    def follow(self, replay: Replay, barriers: BarriersAsked | None = None) -> None:
+    def follow(self, replay: Replay, asked: BarriersAsked | None = None) -> None:
         """Leave out what `replay` says that the worker before this one did, and go on with the barriers that it asked for."""
-        self.replay = replay
-        if barriers is not None:
-            self._connection.run(self._worker.resume_barriers(barriers.next_one, barriers.passed))
-            for value in barriers.owed:
-                self._barriers.submit(self._worker.barrier(value))
+        self._meeting.follow(replay, asked)
 
     def checkpoint(self, path: str | PathLike[str] | None = None, *, full: bool = False) -> CheckpointTaken:
         """Have a checkpoint written that has every step which this client has finished; return where it lies, once it is complete.

@@ -21,20 +21,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Literal, Self, TypedDict, Unpack
 
-from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import ClientClosed, InvalidRequest, ParameterServerError
 from ps_proto.requests import CheckpointTaken
 from ps_proto.values import Mode, Sync
-from ps_worker.client import BarriersAsked, Client
+from ps_worker.client import Client
 from ps_worker.connecting import connect
 from ps_worker.local_cluster import LocalCluster, local_cluster
 from ps_worker.place import find_place
-from ps_worker.resume.packing import pack, unpack
-from ps_worker.resume.registry import Registry, Resumable
-from ps_worker.resume.replay import Replay
-from ps_worker.resume.rngs import rng_states, set_rng_states
+from ps_worker.resume.registry import Resumable
+from ps_worker.resume.resumption import Resumption
 
 log = logging.getLogger("rowstead")
 
@@ -128,15 +125,9 @@ class Session:
         self._owner = os.getpid()
         self._is_open = True
         self._saved: set[_Change] = set()
-        left = unpack(client.resume) if client.resume else {}
-        self._rngs: dict[str, Any] = left.get("rngs", {})
-        self._registry = Registry(left.get("objects", {}))
-        self._replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
-        client.follow(self._replay, BarriersAsked(*left["barriers"]) if left else None)
+        self._resumption = Resumption(client)
         if self.is_captured:
-            client.provide_resume(self._capture)
-        if client.is_resumed:
-            log.info("Rank %d resumes at step %d.", client.rank, client.clock)
+            client.provide_resume(self._resumption.capture)
 
     @property
     def is_open(self) -> bool:
@@ -179,12 +170,12 @@ class Session:
     @property
     def is_replaying(self) -> bool:
         """Whether it is still on its way to the place where it was."""
-        return not self._replay.is_over
+        return not self._resumption.replay.is_over
 
     @property
     def registered(self) -> Mapping[str, Resumable]:
         """What `register` was given, by name."""
-        return self._registry.objects
+        return self._resumption.registry.objects
 
     def barrier(self) -> None:
         """Wait until every rank that has not left is at its barrier; BarrierTimeout names those that are not.
@@ -205,14 +196,14 @@ class Session:
         and in the loops over `steps`, each ServerOptimizer's param_groups and its model's buffers. All of it is at most 64 KiB: it
         travels with each step. Raises InvalidRequest.
         """
-        self._registry.register(name, obj)
+        self._resumption.registry.register(name, obj)
 
     def register_ours(self, name: str, obj: Resumable) -> None:
         """Do the same for a part of Rowstead; the newest of a name counts, as long as somebody else holds it."""
-        self._registry.register_ours(name, obj)
+        self._resumption.registry.register_ours(name, obj)
 
     def steps(self, count: int) -> Iterator[int]:
-        """Yield the numbers of `count` steps, each of which the loop's body makes: 0, 1, ...; after a restart from where it was.
+        """Return the numbers of `count` steps, each of which the loop's body makes: 0, 1, ...; after a restart from where it was.
 
             for step in session.steps(1000):
                 ids, gradients = ...                       # a function of `step`, the rows, and the random generators
@@ -222,40 +213,8 @@ class Session:
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InvalidRequest("count", repr(count), "a whole number from 0: how many steps to make")
-        loop = self._replay.begin_loop()
-        if loop is None:
-            return
-        try:
-            self.client.mark()
-            while (number := self.client.clock - loop.first) < count:
-                loop.turn = self.client.clock
-                yield number
-                loop.turn = None
-                self.client.mark()
-                if self.client.clock - loop.first == number:
-                    want = "one with a step in each turn: optimizer.step(), or client.end_step()"
-                    raise InvalidRequest("the loop over session.steps()", f"without a step in turn {number}", want)
-        finally:
-            self._replay.end_pass(loop)
-
-    def _capture(self) -> bytes:
-        """Return what this worker goes on from. Raises InvalidRequest that names the object which is too large, or no plain data."""
-        objects = self._registry.capture()
-        state = {"rngs": rng_states(), "replay": self._replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
-        data = pack(state)
-        if len(data) > RESUME_BYTES_MAX:
-            sizes = {f"what is registered as {name!r}": len(state) for name, state in objects.items()}
-            sizes["the place in the passes over data"] = len(pack(state["replay"]))
-            largest = max(sizes, key=lambda name: sizes[name])
-            got = f"{len(data):,} bytes, {sizes[largest]:,} of them for {largest}"
-            raise InvalidRequest("The resume state", got, f"at most {RESUME_BYTES_MAX:,}: it travels with each step")
-        return data
-
-    def _arrive(self) -> None:
-        """Set what the script's top may have changed: this is the resume point."""
-        self._registry.settle()
-        if self._rngs:
-            set_rng_states(self._rngs)
+        self.check_owner()
+        return self._resumption.steps(count)
 
     def mark_saved(self) -> None:
         """Note that all rows are saved as they are now: an embedded cluster that ends with later changes says so."""

@@ -7,7 +7,8 @@ from inprocess import COORDINATOR, PATIENT, Fault, InProcess
 from ps_proto.errors import StaleIncarnation, Unreachable
 from ps_proto.requests import Barrier, Finish, Pull
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
-from ps_worker.client import BarriersAsked, Client
+from ps_worker.client import Client
+from ps_worker.meeting import BarriersAsked
 from ps_worker.resume.replay import Replay
 
 ON_ARRIVAL = [Async(), BoundedStaleness(1)]

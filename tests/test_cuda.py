@@ -17,6 +17,8 @@ from ps_proto.requests import Pull
 from ps_worker.optim import ServerOptimizer
 from ps_worker.optim.dense import BLOCK, DenseBlocks
 from ps_worker.optim.gradients import gradients, on_host
+from ps_worker.resume.packing import pack, unpack
+from ps_worker.resume.rngs import rng_states, set_rng_states
 from towers import IDS, Towers, row, rows_model, servers_values
 
 DEVICE = "cuda"
@@ -346,3 +348,21 @@ def test_a_copy_of_a_model_on_a_gpu_serves_there(client: ps.Client) -> None:
     a, b = (item.to(DEVICE) for item in batch(1))
     with torch.no_grad():
         torch.testing.assert_close(served(a, b), model(a, b), rtol=1e-5, atol=1e-5)
+
+
+# --- going on after a restart -----------------------------------------------------------------------------------------------
+
+
+def test_the_generator_of_a_gpu_goes_on_where_it_was() -> None:
+    torch.rand(3, device=DEVICE)
+    states = unpack(pack(rng_states()))
+    first = torch.randn(1000, device=DEVICE)
+    set_rng_states(states)
+    assert torch.equal(torch.randn(1000, device=DEVICE), first)
+
+
+def test_tensors_in_a_state_come_back_to_their_gpu() -> None:
+    tensor = torch.randn(3, 4, device=DEVICE).T
+    back = unpack(pack({"scale": tensor}))["scale"]
+    assert back.device == tensor.device
+    assert torch.equal(back, tensor)

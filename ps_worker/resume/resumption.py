@@ -1,0 +1,70 @@
+"""All that a script goes on from: captured at each step, and set where it goes on."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from ps_proto.codec import RESUME_BYTES_MAX
+from ps_proto.errors import InvalidRequest
+from ps_worker.client import Client
+from ps_worker.meeting import BarriersAsked
+from ps_worker.resume.packing import pack, unpack
+from ps_worker.resume.registry import Registry
+from ps_worker.resume.replay import Replay
+from ps_worker.resume.rngs import rng_states, set_rng_states
+
+log = logging.getLogger("rowstead")
+
+
+class Resumption:
+    """A client's script, as far as another process can go on with it.
+
+    registry  the objects whose states belong to it.     replay  where the script is.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        left = unpack(client.resume) if client.resume else {}
+        self._rngs: dict[str, Any] = left.get("rngs", {})
+        self.registry = Registry(left.get("objects", {}))
+        self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
+        client.follow(self.replay, BarriersAsked(*left["barriers"]) if left else None)
+        if client.is_resumed:
+            log.info("Rank %d resumes at step %d.", client.rank, client.clock)
+
+    def _arrive(self) -> None:
+        """Set what the script's top may have changed: this is the resume point."""
+        self.registry.settle()
+        if self._rngs:
+            set_rng_states(self._rngs)
+
+    def capture(self) -> bytes:
+        """Return the state. Raises InvalidRequest that names the object which is too large, or no plain data."""
+        objects = self.registry.capture()
+        state = {"rngs": rng_states(), "replay": self.replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
+        data = pack(state)
+        if len(data) > RESUME_BYTES_MAX:
+            sizes = {f"what is registered as {name!r}": len(packed) for name, packed in objects.items()}
+            sizes["the place in the passes over data"] = len(pack(state["replay"]))
+            largest = max(sizes, key=lambda name: sizes[name])
+            got = f"{len(data):,} bytes, {sizes[largest]:,} of them for {largest}"
+            raise InvalidRequest("The resume state", got, f"at most {RESUME_BYTES_MAX:,}: it travels with each step")
+        return data
+
+    def steps(self, count: int) -> Iterator[int]:
+        """Yield the numbers of `count` steps, from the one at work on; InvalidRequest where the loop's body ends none."""
+        loop, client = self.replay.begin_loop(), self._client
+        if loop is None:
+            return
+        try:
+            client.mark()
+            while (number := client.clock - loop.first) < count:
+                loop.turn = client.clock
+                yield number
+                loop.turn = None
+                client.mark()
+                if client.clock - loop.first == number:
+                    want = "one with a step in each turn: optimizer.step(), or client.end_step()"
+                    raise InvalidRequest("the loop over session.steps()", f"without a step in turn {number}", want)
+        finally:
+            self.replay.end_pass(loop)
