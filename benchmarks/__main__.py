@@ -26,6 +26,8 @@ from benchmarks.latency import latency_case
 from benchmarks.machine import commit, describe_machine
 from benchmarks.pulling import pull_case
 from benchmarks.pushing import push_after_pull_case, push_case
+from benchmarks.recovering import CASES as RECOVERIES
+from benchmarks.recovering import recovery_case, recovery_jobs
 from benchmarks.report import HEAD, as_json, line
 from benchmarks.sizes import FULL, QUICK, Sizes
 from benchmarks.start_up import start_up_case
@@ -39,7 +41,7 @@ SHARED = {
     "W3": (dense_case, ("arena",)),
     "W4": (latency_case, ("arena",)),
 }
-ALL = (*SHARED, "W5", "W6", "checkpoint", "start-up")
+ALL = (*SHARED, "W5", "W6", "checkpoint", "recover", "start-up")
 
 Opened = AbstractContextManager[Case]
 
@@ -50,6 +52,8 @@ def run_case(opened: Opened, rounds: int, warm_ups: int) -> list[Result]:
         results = measure(case, rounds, warm_ups)
     for result in results:
         print(line(result), flush=True)
+    for remark in case.remarks():
+        print(f"    {remark}", flush=True)
     return results
 
 
@@ -74,6 +78,10 @@ def run(names: Sequence[str], transports: Sequence[str], sizes: Sizes, seed: int
         with checkpoint_bed(sizes, seed) as filled:
             for case in CASES:
                 yield from run_case(checkpoint_case(case, filled), sizes.slow_rounds, 1)
+    if "recover" in names:
+        with recovery_jobs(sizes, seed) as jobs:
+            for recovery in RECOVERIES:
+                yield from run_case(recovery_case(recovery, jobs), sizes.slow_rounds, 0)
     if "start-up" in names:
         for kind in sizes.start_ups:
             yield from run_case(start_up_case(kind), sizes.slow_rounds, 0)

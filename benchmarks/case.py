@@ -1,6 +1,7 @@
 """What a case is: the same work twice, as the machine's floor and by us, and a check that ours was done."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,3 +59,7 @@ class Case(ABC):
     @abstractmethod
     def check(self) -> None:
         """Raise WrongAnswer unless ours did what it had to; not timed."""
+
+    def remarks(self) -> Sequence[str]:
+        """Return lines to print below the figures, once all rounds are done."""
+        return ()

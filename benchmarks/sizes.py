@@ -19,6 +19,8 @@ class Sizes:
     growth_batch: int
     training_steps: int
     training_batch: int
+    checkpoint_steps: int  # of a job whose processes are killed: a checkpoint at each multiple
+    recovers_torch: bool  # whether its script imports torch
 
 
 FULL = Sizes(
@@ -34,6 +36,8 @@ FULL = Sizes(
     growth_batch=100_000,
     training_steps=40,
     training_batch=4_096,
+    checkpoint_steps=100,
+    recovers_torch=True,
 )
 QUICK = Sizes(
     rounds=2,
@@ -48,4 +52,6 @@ QUICK = Sizes(
     growth_batch=5_000,
     training_steps=2,
     training_batch=64,
+    checkpoint_steps=20,
+    recovers_torch=False,
 )

@@ -63,6 +63,19 @@ def test_checkpoints_are_written_and_loaded(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_a_job_recovers_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, written = run_quick(tmp_path / "bench.json", "--case=recover")
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert [(result["case"], result["figure"]) for result in written["results"]] == [
+        ("recover, worker", "until the next step"),
+        ("recover, server", "until the next step"),
+        ("recover, coordinator", "until it is back"),
+        ("recover, coordinator", "longest step"),
+    ]
+    assert printed.out.count("steps done again: ") == 3  # it says where the time went
+
+
 @pytest.mark.usefixtures("hasty")
 def test_training_runs_beside_plain_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run_quick(tmp_path / "bench.json", "--case=W5")
