@@ -62,6 +62,7 @@ def init(
     world_size: int | None = None,
     servers: int = 1,
     plugins: Sequence[str] = (),
+    resume: bool = True,
     **options: Unpack[ConnectOptions],
 ) -> "Session":
     """Take this script's place in its job and return the session.
@@ -69,7 +70,7 @@ def init(
     The place is what the arguments say, else the environment: ROWSTEAD_COORDINATOR, RANK and WORLD_SIZE, as `rowstead launch` and
     `ps-worker` set them, the last two also torchrun. Where nobody names a coordinator, the script is alone: it gets an embedded cluster
     with this many `servers`, which import the `plugins`, and which ends with the session. `mode` is ps.Sync() unless said; `options` are
-    those of `connect`.
+    those of `connect`. A rank that did not leave the job goes on where it was; with `resume` False, on every rank, it begins anew.
 
     Raises InvalidRequest for a place that makes no sense, for a second session, and in a child that multiprocessing or os.fork made, unless
     address, rank and world_size are all arguments: a child inherits its parent's environment, and would take over its parent's rank.
@@ -84,7 +85,7 @@ def init(
     place = find_place(address, rank, world_size, os.environ)
     mode = Sync() if mode is None else mode
     if place.address is not None:
-        client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=True, **options)
+        client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=resume, **options)
         try:
             _current = Session(client, None)
         except BaseException:  # such as what the worker before this one left, in another version's format

@@ -360,3 +360,23 @@ def test_a_save_behind_a_step_does_not_wait_for_rank_0_that_died_in_it(moment: s
     assert {rank for rank, _ in outcomes} <= {0, 1}
     with cluster.connect() as observer:
         assert observer.export("counts")[1][:, 0].tolist() == [-2, -2]
+
+
+def test_dense_weights_that_are_torchs_are_said_not_to_travel(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = InProcess(1)
+
+    def script(session: Session) -> None:
+        ps.optim.ServerOptimizer(Model(), dense=None, client=session.client)
+        session.client.end_step()
+        session.client.flush()
+
+    def die(session: Session) -> None:
+        script(session)
+        raise Killed
+
+    with pytest.raises(Killed), life(cluster, 1, Sync()) as session:
+        die(session)
+    assert caplog.messages == []
+    with life(cluster, 1, Sync()) as session:
+        script(session)
+    assert "This worker goes on at step 1, but its dense weights are torch's" in caplog.text

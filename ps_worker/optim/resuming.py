@@ -52,3 +52,15 @@ def register(optimizer: torch.optim.Optimizer, buffers: Buffers, name: str, clie
             f"{buffers.nbytes:,}",
             f"{BUFFERS_BYTES_MAX:,}",
         )
+
+
+def warn_of_dense_weights() -> None:
+    """Say of dense weights that are torch's what a worker that is started again has of them, if this is one."""
+    client = captured_client(None)
+    if client is not None and client.is_resumed:
+        log.warning(
+            "This worker goes on at step %d, but its dense weights are torch's and do not travel with the steps: they are as its script "
+            "makes them, unless session.register() brings them back. To go on from what ps.load brings instead, begin anew on every rank "
+            "with ps.init(resume=False).",
+            client.clock,
+        )

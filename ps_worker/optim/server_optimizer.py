@@ -20,7 +20,7 @@ from ps_worker.optim.dense import DenseBlocks, fetch
 from ps_worker.optim.fetching import FetchFirst, check_whole, fetching_hooks
 from ps_worker.optim.gradients import gradients
 from ps_worker.optim.in_flight import StepInFlight, check_may_overlap
-from ps_worker.optim.resuming import Buffers, register
+from ps_worker.optim.resuming import Buffers, register, warn_of_dense_weights
 from ps_worker.profiling.stopwatch import GRADIENTS, span
 from ps_worker.session import current_session
 
@@ -118,6 +118,8 @@ class ServerOptimizer(torch.optim.Optimizer):
             module.is_hybrid = dense is None
         self._buffers = Buffers(model)
         register(self, self._buffers, dense_name if self.dense else ",".join(self.tables), self.client)
+        if dense is None and any(parameter.requires_grad for _, parameter in named):
+            warn_of_dense_weights()
 
     def _show_leaves(self) -> None:
         """Let each table's group show the list that backward adds to: add_param_group has made a copy."""
