@@ -142,7 +142,8 @@ class Supervisor:
                 has_ended = self._has_last_checkpoint(has_ended)
             time.sleep(POLL_S)
         for worker in self._workers:
-            worker.post.child.check()
+            if worker.post.child.poll() != 0:  # after it had left the job
+                worker.post.child.check()
 
     def _has_last_checkpoint(self, has_ended: bool) -> bool:
         """Return whether the job `has_ended` and its last checkpoint has, too. A server that dies under it may let the job go on."""
