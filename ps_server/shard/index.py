@@ -13,6 +13,7 @@ Growth (as Redis does it): a second, bigger array takes all new entries; each ba
 its ids, so the old array is empty long before the new one is full. Meanwhile lookups read the new array, then the old one.
 """
 
+import contextlib
 import mmap
 from typing import NamedTuple
 
@@ -149,10 +150,10 @@ class SlotIndex:
         return slots
 
     def reserve(self, num_ids: int) -> None:
-        """Make room for `num_ids` in all, as far as the slab has any, so that it need not grow by and by as they come."""
+        """Make room for `num_ids` in all, as far as the slab has any, so that it need not grow by and by as they come: all are about to."""
         num_ids = min(num_ids, self._ids_by_slot.size)
         if num_ids > self._load_max():
-            self._grow(num_ids)
+            self._grow(num_ids, in_huge_pages=True)
 
     def remove(self, ids: Ids) -> int:
         """Forget the ids and free their slots; return how many were there. `ids` as for `find`."""
@@ -193,13 +194,13 @@ class SlotIndex:
     def _load_max(self) -> int:
         return self._entries.size * LOAD_NUMERATOR // LOAD_DENOMINATOR
 
-    def _grow(self, num_ids: int) -> None:
+    def _grow(self, num_ids: int, in_huge_pages: bool = False) -> None:
         # A growth that is still under way ends first; only a batch about as big as the index itself can need that.
         self._move(self._old_entries.size)
         size = self._entries.size
         while size * LOAD_NUMERATOR // LOAD_DENOMINATOR < num_ids:
             size *= 2
-        self._old_entries, self._entries = self._entries, _empty_entries(size)
+        self._old_entries, self._entries = self._entries, _empty_entries(size, in_huge_pages)
         self._counters[_MOVED] = 0
         self.growths += 1
 
@@ -208,9 +209,13 @@ class SlotIndex:
             self._old_entries = _NO_ENTRIES
 
 
-def _empty_entries(size: int) -> Entries:
-    # Not np.zeros: numpy asks for huge pages, so a few scattered inserts would zero the whole array at once.
+def _empty_entries(size: int, in_huge_pages: bool) -> Entries:
+    # Not np.zeros: numpy asks for huge pages, so a few scattered inserts would zero the whole array at once. Where the array is about to be
+    # filled, that is what makes it quick: ids are inserted at random places, and each page of 4 KiB is one more miss.
     mapping = mmap.mmap(-1, 8 * size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if in_huge_pages:
+        with contextlib.suppress(OSError):  # a kernel built without them
+            mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint64)
 
 
