@@ -97,6 +97,21 @@ def test_arguments_win(launched: None) -> None:
     assert (session.rank, session.world_size, session.client.mode) == (2, 3, Async())
 
 
+@pytest.mark.parametrize("options", [{}, {"resume": False}], ids=["goes on", "begins anew"])
+def test_it_goes_on_where_it_was_unless_told_otherwise(
+    cluster: InProcess, launched: None, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
+) -> None:
+    given: list[bool] = []
+
+    def connect(address: str, rank: int, world_size: int, mode: Mode, resume: bool) -> ps.Client:
+        given.append(resume)
+        return cluster.connect(rank, world_size, mode)
+
+    monkeypatch.setattr(session_module, "connect", connect)
+    with ps.init(**options):  # type: ignore[arg-type]  # mypy takes each key for every argument
+        assert given == [options.get("resume", True)]
+
+
 def test_alone_it_has_a_cluster_of_its_own_that_ends_with_it(embedded: Embedded) -> None:
     with ps.init() as session:
         assert (session.rank, session.world_size) == (0, 1)
