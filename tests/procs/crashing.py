@@ -123,11 +123,13 @@ def undisturbed(folder: Path, script: str, environment: Mapping[str, str] | None
 
 
 def launched_job(
-    folder: Path, script: str, environment: Mapping[str, str] | None = None, flags: tuple[str, ...] = ()
+    folder: Path, script: str, environment: Mapping[str, str] | None = None, *arguments: str, flags: tuple[str, ...] = ()
 ) -> AbstractContextManager[Launched]:
     """Return the job for a `with` block; its checkpoints are in `folder`/checkpoints."""
     flags = (f"--checkpoints={folder / 'checkpoints'}", f"--checkpoint-every-steps={CHECKPOINT_EVERY_STEPS}", *flags)
-    return launched(folder, script, servers=SERVERS, workers=WORKERS, max_restarts=MAX_RESTARTS, flags=flags, environment=environment)
+    return launched(
+        folder, script, *arguments, servers=SERVERS, workers=WORKERS, max_restarts=MAX_RESTARTS, flags=flags, environment=environment
+    )
 
 
 @contextmanager

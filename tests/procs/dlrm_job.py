@@ -1,8 +1,11 @@
 """A synchronous DLRM job whose every bit depends on all before: shuffled batches, dropout, a schedule of learning rates.
 
-Run under `rowstead launch`. Rank 0 prints the checksum of all rows in the end.
+Run under `rowstead launch`: `dlrm_job.py [STEP FILE]`. Rank 0 prints the checksum of all rows in the end. With STEP and FILE, rank 1 is
+killed once one server, whose name is then in FILE, has heard that it finished STEP.
 """
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import ps_worker as ps
 from jobs import checksum
+from procs.torn import tear
 from small_dlrm import DIM, FEATURES, Batch, SmallDlrm, batch_of
 
 EPOCHS, BATCHES, BATCH, WORLD = 2, 30, 16, 2
@@ -50,6 +54,8 @@ def collate(samples: list[Batch]) -> Batch:
 
 def main() -> None:
     with ps.init(mode=ps.Sync()) as session:
+        if session.rank == 1 and sys.argv[1:]:
+            tear(session.client, int(sys.argv[1]), Path(sys.argv[2]))
         torch.manual_seed(100 + session.rank)
         model = Dropping()
         optimizer = ps.optim.ServerOptimizer(model, dense=ps.Adam(lr=1e-2), sparse=ps.Adagrad(lr=0.05), dense_name=DENSE)
