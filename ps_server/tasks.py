@@ -8,7 +8,7 @@
     FindCheckpoint       the coordinator     FoundCheckpoint
 
 A task travels in Work and its outcome in Worked, or the error that stands for it. While SavePart runs it asks OpenPart, ReadPiece and
-ReadStall of the shard whose part it is; LoadPart asks LoadRows, ClearBuckets, LoadNames and LoadFacts. These are never on the wire.
+ReadStall of the shard whose part it is; LoadPart asks LoadRows, LoadNames and LoadFacts. These are never on the wire.
 """
 
 from dataclasses import dataclass
@@ -216,15 +216,6 @@ class LoadRows:
     ids: Ids
     records: Records
     expected: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClearBuckets:
-    """Drop the table's rows of the buckets marked in bool[16384]."""
-
-    timeline: int
-    table: str
-    buckets: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

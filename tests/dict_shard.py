@@ -10,7 +10,6 @@ from ps_proto.values import Adagrad, TableSpec
 from ps_server.storage.program import Program, Start, T, run
 from ps_server.storage.store import Store
 from ps_server.tasks import (
-    ClearBuckets,
     LoadFacts,
     LoadNames,
     LoadRows,
@@ -107,11 +106,6 @@ class DictShard:
                 for key, record in zip(ids.tolist(), records.tolist(), strict=True):
                     assert self.owns(table, key), "rows of others are not told"
                     self.tables[table][key] = tuple(record)
-                return Done()
-            case ClearBuckets(timeline, table, buckets):
-                assert timeline == self.timeline
-                kept = {key: record for key, record in self.tables[table].items() if not buckets[bucket_of(table, key)]}
-                self.tables[table] = kept
                 return Done()
             case LoadNames(timeline, saved):
                 assert timeline == self.timeline

@@ -52,10 +52,9 @@ from ps_proto.requests import (
 )
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Optimizer, Sync, TableSpec, Uniform
 from ps_server.shard.orders import REGISTRATION_S
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadRows, OpenPart, PartHead, Registered
+from ps_server.tasks import LoadFacts, LoadNames, LoadRows, OpenPart, PartHead, Registered
 from rollbacks import ask, job_of, load, loading, order, phase, restore
 from saved_parts import ROOT, ReadPart, begin, open_part, save
-from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import ShardMap
 
 
@@ -252,17 +251,6 @@ def test_the_checkpoint_that_was_loaded_is_the_base_of_the_next_increment() -> N
     assert (part.is_full("user"), list(part.rows["user"])) == (False, [8])
 
 
-def test_rows_of_buckets_that_a_later_layer_has_otherwise_are_dropped() -> None:
-    talk = Conversation(Async())
-    talk.push(0, 0, {7: 1.0})
-    part = save(talk, 1)
-    talk.get(order(1, job(0, mode=Async())))
-    load(talk, [part])
-    talk.get(ClearBuckets(1, "user", np.ones(NUM_BUCKETS, np.bool_)))
-    talk.end(loading(talk), 0)
-    assert ask(talk, 1) == RestoreState(1, "loaded", 0)
-
-
 # --- what is gone ------------------------------------------------------------------------------------------------------------
 
 
@@ -367,7 +355,6 @@ def test_a_later_rollback_ends_the_one_that_loads() -> None:
     talk.get(order(2, job(0, mode=Async()), source=Source(ROOT, 3)))
     late = [
         LoadRows(1, "user", np.array([7], np.uint64), np.zeros((1, 1), np.uint32), 1),
-        ClearBuckets(1, "user", np.ones(NUM_BUCKETS, np.bool_)),
         LoadNames(1, part.head.names),
         LoadFacts(1, part.head.facts),
     ]
@@ -467,7 +454,6 @@ def open_part_of(talk: Conversation) -> PartHead:
         (LoadRows(1, "item", np.array([7], np.uint64), np.zeros((1, 1), np.uint32), 1), UnknownTable, "item"),
         (LoadRows(1, "user", np.arange(40, dtype=np.uint64), np.zeros((40, 1), np.uint32), 40), NotOwner, "own"),
         (LoadRows(1, "user", np.zeros(0, np.uint64), np.zeros((0, 3), np.uint32), 0), InvalidRequest, r"uint32\[0, 3\], but must be"),
-        (ClearBuckets(1, "item", np.ones(NUM_BUCKETS, np.bool_)), UnknownTable, "item"),
     ],
 )
 def test_what_does_not_fit_is_not_loaded(body: object, error: type[ParameterServerError], match: str) -> None:

@@ -17,7 +17,7 @@ from ps_server.shard.checkpointer import Checkpointer
 from ps_server.shard.membership import Membership
 from ps_server.shard.steps import Steps
 from ps_server.shard.window import Window
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadPart, LoadRows
+from ps_server.tasks import LoadFacts, LoadNames, LoadPart, LoadRows
 
 
 class Restorer:
@@ -128,12 +128,6 @@ class Restorer:
             lies = "as a record of this table lies here: its optimizer and dim are those of the checkpoint"
             raise InvalidRequest(f"records of table {asked.table!r}", f"uint32{list(shape)}", f"uint32{list(want)}, {lies}")
         table.load(asked.ids, asked.records, asked.expected)
-        return Done(self._steps.step)
-
-    def clear_buckets(self, request: int, asked: ClearBuckets, now_s: float) -> Done:
-        """Drop rows that a later layer of the checkpoint has otherwise."""
-        self._check(asked.timeline)
-        self._catalog.get(asked.table).clear(asked.buckets)
         return Done(self._steps.step)
 
     def load_names(self, request: int, asked: LoadNames, now_s: float) -> Done:

@@ -61,7 +61,7 @@ from ps_server.shard.table import Table, TablePart
 from ps_server.shard.telling import Teller
 from ps_server.shard.window import Names, Window
 from ps_server.shard.writing import Writer
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadRows, OpenPart, ReadPiece, ReadStall, Registered, Stall
+from ps_server.tasks import LoadFacts, LoadNames, LoadRows, OpenPart, ReadPiece, ReadStall, Registered, Stall
 
 REQUEST_BYTES_MAX = 8 << 30
 
@@ -130,7 +130,6 @@ class Shard:
             RollBack: self.restorer.roll_back,
             AskRestore: self.restorer.ask,
             LoadRows: self.restorer.load_rows,
-            ClearBuckets: self.restorer.clear_buckets,
             LoadNames: self.restorer.load_names,
             LoadFacts: self.restorer.load_facts,
             ReadStall: lambda request, asked, now_s: Stall(),

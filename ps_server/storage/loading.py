@@ -1,12 +1,11 @@
 """Read of a checkpoint what one server owns, whoever wrote it: any number of servers reads what any number has written.
 
-Layers are read oldest first. Of each, the parts of servers that had buckets which are this server's now:
+Layers are read oldest first. Of each, the parts of servers that had buckets which are this server's now; of their rows, those of these
+buckets are set, but for what a later layer makes void: it does, in all buckets that a server had, where its part of a table `is_full`.
+Files of which nothing is left are not read. The names of pushes are the last layer's, since each has them whole.
 
-    is_full    what older layers had of the table, in the buckets that the part's server had: dropped
-    rows       those of buckets that are this server's now: set
-
-and of the last one the names of pushes, which every layer has whole. While the core takes a file in, the next one is read: two of them are
-the most that is in memory. Every file's checksum is compared before anything of it is told to the core.
+While the core takes a file in, the next one is read: two of them are the most that is in memory. Every file's checksum is compared before
+anything of it is told to the core.
 """
 
 from collections import Counter
@@ -19,13 +18,14 @@ from numpy.typing import NDArray
 from ps_proto.errors import CorruptFile
 from ps_proto.requests import Finished
 from ps_server.storage.arrays_file import decode
+from ps_server.storage.entries import RowsEntry
 from ps_server.storage.manifest import Manifest
-from ps_server.storage.part import Part
+from ps_server.storage.part import Part, TablePart
 from ps_server.storage.program import Ask, AskAll, Program
 from ps_server.storage.reading import read_file, read_manifest, read_part
 from ps_server.storage.rows_file import FilesAhead, rows_of
 from ps_server.storage.saving import PIECE_BYTES
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadPart, LoadRows, SavedNames
+from ps_server.tasks import LoadFacts, LoadNames, LoadPart, LoadRows, SavedNames
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 
 BucketMask = NDArray[np.bool_]  # bool[16384]
@@ -38,40 +38,34 @@ def load_part(task: LoadPart, piece_bytes: int = PIECE_BYTES) -> Program[int]:
     """
     root = task.source.root
     manifest = yield from read_manifest(root, task.source.number)
-    owned = _owned_by(task)
+    layers, parts = yield from _read_shares(task, manifest)
     num_rows = 0
-    has_rows: set[str] = set()  # the tables of which there may be rows by now
-    shares: list[_Share] = []
-    for layer, owners in zip(manifest.layers, manifest.layer_owners(), strict=True):
-        shares = []
-        for place, entry in enumerate(layer.parts):
-            had = owners == place
-            if np.any(had & owned):
-                shares.append(_Share((yield from read_part(root, entry)), had, had & owned))
-        num_rows += yield from _load_layer(task, shares, has_rows, piece_bytes)
-    for share in shares:
-        data = yield from read_file(root, share.part.names)
-        yield Ask(LoadNames(task.timeline, _names_of(data, f"{root}/{share.part.names.file}")))
+    for shares in layers:
+        num_rows += yield from _load_layer(task, shares, piece_bytes)
+    for part in parts:
+        data = yield from read_file(root, part.names)
+        yield Ask(LoadNames(task.timeline, _names_of(data, f"{root}/{part.names.file}")))
     yield Ask(LoadFacts(task.timeline, (yield from _read_facts(root, manifest))))
     return num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What is to be read of a part: of the buckets that its server `had`, the `shared` ones, which are this server's now."""
+    """What is to be read of a table in a part: of the buckets that its server `had`, the `wanted` ones."""
 
-    part: Part
+    table: TablePart
     had: BucketMask
-    shared: BucketMask
+    wanted: BucketMask
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is this server's."""
-        return bool(np.all(self.had == self.shared))
+        """Whether all of its rows are wanted."""
+        return bool(np.all(self.had == self.wanted))
 
-    def expected(self, num_rows: int) -> int:
-        """Return about how many of the part's rows are this server's."""
-        return num_rows * int(np.count_nonzero(self.shared)) // int(np.count_nonzero(self.had))
+    @property
+    def expected(self) -> int:
+        """About how many of its rows are wanted."""
+        return self.table.rows * int(np.count_nonzero(self.wanted)) // int(np.count_nonzero(self.had))
 
 
 def _owned_by(task: LoadPart) -> BucketMask:
@@ -81,35 +75,63 @@ def _owned_by(task: LoadPart) -> BucketMask:
     return np.asarray(task.shard_map.owners == names.index(task.server))
 
 
-def _load_layer(task: LoadPart, shares: Sequence[_Share], has_rows: set[str], piece_bytes: int) -> Program[int]:
-    """Load the rows of one layer; add its tables to `has_rows`, those that had rows before it."""
-    reader = FilesAhead(task.source.root, [entry for share in shares for table in share.part.tables for entry in table.parts])
+def _read_shares(task: LoadPart, manifest: Manifest) -> Program[tuple[list[list[_Share]], list[Part]]]:
+    """Return what is to be read of each layer, oldest first, and the parts of the last one that are to be read."""
+    owned = _owned_by(task)
+    void: dict[str, BucketMask] = {}  # of each table the buckets of which later layers say all
+    layers: list[list[_Share]] = []
+    last: list[Part] = []
+    for layer, owners in reversed(list(zip(manifest.layers, manifest.layer_owners(), strict=True))):
+        shares = []
+        for place, entry in enumerate(layer.parts):
+            had = owners == place
+            if not np.any(had & owned):
+                continue
+            part = yield from read_part(task.source.root, entry)
+            if layer is manifest.layers[-1]:
+                last.append(part)
+            for table in part.tables:
+                known = void.get(table.name, np.zeros(NUM_BUCKETS, np.bool_))
+                wanted = had & owned & ~known
+                if np.any(wanted):
+                    shares.append(_Share(table, had, wanted))
+                if table.is_full:
+                    void[table.name] = known | had
+        layers.insert(0, shares)
+    return layers, last
+
+
+def _load_layer(task: LoadPart, shares: Sequence[_Share], piece_bytes: int) -> Program[int]:
+    """Load the rows of one layer; return how many."""
+    files = FilesAhead(task.source.root, [entry for share in shares for entry in share.table.parts])
     expected: Counter[str] = Counter()
     for share in shares:
-        for table in share.part.tables:
-            expected[table.name] += share.expected(table.rows)
+        expected[share.table.name] += share.expected
     num_rows = 0
     for share in shares:
-        for table in share.part.tables:
-            if table.is_full and table.name in has_rows:
-                yield Ask(ClearBuckets(task.timeline, table.name, share.shared))
-            for entry in table.parts:
-                data = yield from reader.read()
-                ids, records = rows_of(data, f"{task.source.root}/{entry.file}", table, entry)
-                if not share.is_whole:
-                    chosen = share.shared[buckets_of(table_salt(table.name), ids)]
-                    ids, records = ids[chosen], records[chosen]
-                size = max(1, piece_bytes // (8 + 4 * table.record_words))
-                questions = []
-                for begin in range(0, ids.size, size):
-                    part = ids[begin : begin + size]
-                    left = max(expected[table.name], part.size)
-                    questions.append(LoadRows(task.timeline, table.name, part, records[begin : begin + size], left))
-                    expected[table.name] -= part.size
-                yield AskAll(questions)
-                num_rows += ids.size
-    has_rows.update(expected)
+        for entry in share.table.parts:
+            num_rows += yield from _load_file(task, share, entry, files, expected, piece_bytes)
     return num_rows
+
+
+def _load_file(
+    task: LoadPart, share: _Share, entry: RowsEntry, files: FilesAhead, expected: Counter[str], piece_bytes: int
+) -> Program[int]:
+    """Load the next of `files`; return how many rows were wanted. On its own, so that nothing holds a file once it is loaded."""
+    table = share.table
+    ids, records = rows_of((yield from files.read()), f"{task.source.root}/{entry.file}", table, entry)
+    if not share.is_whole:
+        chosen = share.wanted[buckets_of(table_salt(table.name), ids)]
+        ids, records = ids[chosen], records[chosen]
+    size = max(1, piece_bytes // (8 + 4 * table.record_words))
+    questions = []
+    for begin in range(0, ids.size, size):
+        part = ids[begin : begin + size]
+        left = max(expected[table.name], part.size)
+        questions.append(LoadRows(task.timeline, table.name, part, records[begin : begin + size], left))
+        expected[table.name] -= part.size
+    yield AskAll(questions)
+    return int(ids.size)
 
 
 def _names_of(data: memoryview, path: str) -> SavedNames:

@@ -18,7 +18,7 @@ from ps_server.storage.loading import load_part
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.program import run
 from ps_server.storage.reading import read_manifest
-from ps_server.tasks import ClearBuckets, LoadFacts, LoadNames, LoadPart, LoadRows, SavedNames
+from ps_server.tasks import LoadFacts, LoadNames, LoadPart, LoadRows, SavedNames
 from sharding.hashing import NUM_BUCKETS
 from sim.cluster import Simulation
 
@@ -37,8 +37,6 @@ class Loaded:
         match body:
             case LoadRows(_, table, ids, records, expected):
                 self.tables[table].load(ids, records, expected)
-            case ClearBuckets(_, table, buckets):
-                self.tables[table].clear(buckets)
             case LoadNames(_, saved):
                 self._take(saved)
             case LoadFacts(_, facts):
