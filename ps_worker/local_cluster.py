@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -243,28 +243,42 @@ def local_cluster(
     max_request_bytes: int | None = None,
     plugins: Sequence[str] = (),
     max_restarts: int = MAX_RESTARTS,
+    checkpoints: str | Path | None = None,
+    checkpoint_every_steps: int | None = None,
+    restore: str | Path | None = None,
 ) -> LocalCluster:
     """Return a cluster of a coordinator and `servers` servers on this machine, for a `with` block or its start() and stop().
 
     `timeout_s`  how long start() may take: the first one ever compiles the kernels.     `log_dir`  where the processes' logs and the
     coordinator's state are kept; by default they go when the cluster stops.     `rows_max`, `max_request_bytes`  limits of each server, as
     `ps-server` has them.
-    `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.
-    `max_restarts`  how often each process is started again that ends while it should run.
-    Raises InvalidRequest.
+    `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.     `max_restarts`  how often
+    each process is started again that ends while it should run: with a server, all go back to the last checkpoint, and workers are told
+    RolledBack.     `checkpoints`  a folder or URL for them, `checkpoint_every_steps` when they are taken unasked, `restore` the one to
+    begin with: docs/checkpoints.md.     Raises InvalidRequest.
 
     >>> with ps.local_cluster(servers=2) as cluster:     # doctest: +SKIP
     ...     client = ps.connect(cluster.address)
     """
-    limits = {"--rows-max": rows_max, "--max-request-bytes": max_request_bytes}
-    server_flags = [f"{flag}={limit}" for flag, limit in limits.items() if limit is not None]
+    server_flags = _given({"rows-max": rows_max, "max-request-bytes": max_request_bytes})
+    coordinator_flags = _given({"checkpoints": checkpoints, "checkpoint-every-steps": checkpoint_every_steps, "restore": restore})
     flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}"]
     folder = Path(log_dir) if log_dir is not None else None
-    state = state_in(folder)
-    tends_itself = max_restarts != 0
     return LocalCluster(
-        servers, timeout_s, FileLogs(folder), flags, server_flags, state=state, max_restarts=max_restarts, tends_itself=tends_itself
+        servers,
+        timeout_s,
+        FileLogs(folder),
+        flags,
+        server_flags,
+        coordinator_flags,
+        state=state_in(folder),
+        max_restarts=max_restarts,
+        tends_itself=max_restarts != 0,
     )
+
+
+def _given(flags: Mapping[str, object]) -> list[str]:
+    return [f"--{flag}={value}" for flag, value in flags.items() if value is not None]
 
 
 def state_in(log_dir: Path | None) -> Path | None:

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from numpy.typing import NDArray
 
 from polling import poll_until
 from procs.started import rowstead
-from ps_proto.errors import ClusterFailed, InvalidRequest, UnknownTable
-from ps_proto.values import Sync, TableSpec
+from ps_proto.errors import ClusterFailed, InvalidRequest, RolledBack, UnknownTable
+from ps_proto.values import SGD, Async, Sync, TableSpec
 from ps_worker.connecting import connect
-from ps_worker.local_cluster import local_cluster
+from ps_worker.local_cluster import LocalCluster, local_cluster
 
 
 def is_gone(pid: int) -> bool:
@@ -119,6 +120,29 @@ def test_a_coordinator_that_is_killed_runs_again_where_it_was_with_what_it_knew(
     ]
 
 
+def test_a_server_that_is_killed_runs_again_and_all_go_back_to_the_last_checkpoint(tmp_path: Path) -> None:
+    ids, ones = np.arange(100), np.ones((100, 1), np.float32)
+    with local_cluster(servers=2, checkpoints=tmp_path) as cluster:
+        with pytest.raises(RolledBack, match="rank 0 goes on with step 2"):
+            train_until_told(cluster, ids, ones)
+        before = cluster.pids
+        with connect(cluster.address, rank=0, world_size=1, mode=Async(), resume=True) as client:
+            assert (client.clock, client.pull("rows", ids).tolist()) == (2, [[-2.0]] * 100)
+        assert cluster.pids == before
+
+
+def train_until_told(cluster: LocalCluster, ids: NDArray[np.int64], ones: NDArray[np.float32]) -> None:
+    """Take two steps and a checkpoint, then kill a server and train on."""
+    with connect(cluster.address, rank=0, world_size=1, mode=Async()) as client:
+        client.create_table(TableSpec("rows", dim=1, optimizer=SGD(lr=1.0)))
+        for step in range(1_000_000):
+            client.push("rows", ids, ones)
+            client.end_step()
+            if step == 1:
+                assert client.checkpoint().step == 2
+                os.kill(cluster.pids["server-1"], signal.SIGKILL)
+
+
 def test_a_cluster_begins_anew_beside_the_logs_of_another(tmp_path: Path) -> None:
     for _ in range(2):
         with local_cluster(servers=1, log_dir=tmp_path) as cluster, connect(cluster.address, rank=0, world_size=1, mode=Sync()) as client:
@@ -151,7 +175,7 @@ def test_a_number_of_servers_that_cannot_be_is_refused(servers: int) -> None:
 def test_no_orphan_is_left_when_the_user_is_killed(tmp_path: Path) -> None:
     code = f"""
 import time
-from ps_worker.local_cluster import local_cluster
+from ps_worker.local_cluster import LocalCluster, local_cluster
 cluster = local_cluster(servers=1, log_dir={str(tmp_path)!r}).start()
 print(*cluster.pids.values(), flush=True)
 time.sleep(3600)
