@@ -77,3 +77,13 @@ def test_an_idle_one_is_dropped_and_a_read_one_is_not() -> None:
     exports.read(used, 0, 1, IDLE_S)
     with pytest.raises(InvalidRequest):
         exports.read(idle, 0, 1, IDLE_S)
+
+
+def test_one_is_idle_at_the_very_time_that_was_said() -> None:
+    exports, used_s = Exports("server-0"), 495.43508709194094
+    assert used_s + IDLE_S - used_s < IDLE_S  # floats round
+    exports.open(table_of({1: 1.0}), used_s)
+    due_s = exports.deadline_s()
+    assert due_s is not None
+    exports.drop_idle(due_s)
+    assert len(exports) == 0

@@ -64,7 +64,7 @@ class Exports:
 
     def drop_idle(self, now_s: float) -> None:
         """Close what nobody has read from for IDLE_S."""
-        for number in [number for number, export in self._open.items() if now_s - export.used_s >= IDLE_S]:
+        for number in [number for number, export in self._open.items() if now_s >= export.used_s + IDLE_S]:
             self.close(number)
 
     def deadline_s(self) -> float | None:
