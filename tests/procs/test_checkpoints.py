@@ -91,7 +91,7 @@ def same(
 def test_what_was_saved_goes_on_on_another_number_of_servers_and_after_a_server_was_killed(tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
     flags = (f"--checkpoints={root}", "--checkpoint-every-steps=5")
-    with by_hand(tmp_path / "first", 2, *flags) as cluster, connected(cluster) as client:
+    with by_hand(tmp_path / "first", 1, *flags) as cluster, connected(cluster) as client:
         begin(client)
         train(client, 5)
         taken = client.checkpoint()
@@ -104,7 +104,7 @@ def test_what_was_saved_goes_on_on_another_number_of_servers_and_after_a_server_
     assert refused.returncode == 1
     assert f"There is no complete checkpoint at {root}#99" in refused.stderr
 
-    with by_hand(tmp_path / "second", 3, f"--restore={root}#{taken.number}", f"--checkpoints={root}") as cluster:
+    with by_hand(tmp_path / "second", 2, f"--restore={root}#{taken.number}", f"--checkpoints={root}") as cluster:
         client = connected(cluster)
         assert (client.clock, client.is_resumed, client.resume) == (6, True, b"after step 5")
         train(client, STEPS - 3)
