@@ -32,6 +32,7 @@ from ps_worker.local_cluster import LocalCluster, local_cluster
 from ps_worker.place import find_place
 from ps_worker.resume.registry import Resumable
 from ps_worker.resume.resumption import Resumption
+from ps_worker.uncaught import shorten_rollbacks
 
 log = logging.getLogger("rowstead")
 
@@ -85,6 +86,7 @@ def init(
     place = find_place(address, rank, world_size, os.environ)
     mode = Sync() if mode is None else mode
     if place.address is not None:
+        shorten_rollbacks()
         client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=resume, **options)
         try:
             _current = Session(client, None)
