@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint, StaleOrder
+from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
@@ -20,6 +20,7 @@ from ps_server.edge.servicer import NO_ANSWERS
 from ps_server.edge.serving import run_process
 from ps_server.edge.workbench import Workbench
 from ps_server.events import Body, Persist
+from ps_server.storage.finding import no_checkpoint
 from ps_server.tasks import FindCheckpoint, FoundCheckpoint
 
 log = structlog.get_logger()
@@ -65,7 +66,7 @@ class CoordinatorRole:
         found = await self._bench.do(FindCheckpoint((restore.root,), restore.number), self.loop.ask)
         assert isinstance(found, FoundCheckpoint)
         if found.source is None:
-            raise NoCheckpoint(str(restore), " ".join(found.passed_over) or "nothing of that kind lies there")
+            raise no_checkpoint(str(restore), found)
 
     async def close(self) -> None:
         """Refuse what waits and what comes, and let go of the state."""

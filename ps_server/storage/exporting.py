@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ps_proto.entries import ColumnEntry, Entry, SpecEntry
-from ps_proto.errors import InvalidRequest, NoCheckpoint
+from ps_proto.errors import InvalidRequest
 from ps_proto.requests import Ids
 from ps_proto.values import TableSpec
 from ps_server.shard.record_layout import Bfloat16Layout, Float32Layout, RecordLayout
 from ps_server.storage.arrays_file import encode
-from ps_server.storage.finding import find
+from ps_server.storage.finding import find, no_checkpoint
 from ps_server.storage.live_rows import LiveRows, Parts, read_parts
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.parquet_file import encode_parquet
@@ -99,8 +99,7 @@ def export(wanted: Export, file_bytes: int = FILE_BYTES) -> Program[ExportIndex]
         raise InvalidRequest("out", f"{wanted.out}, where {ours[0]} of an export is already", "a folder without one")
     found = yield from find(FindCheckpoint((wanted.root,), wanted.number))
     if found.source is None:
-        which = "none was written" if wanted.number is None else f"none of number {wanted.number} was written"
-        raise NoCheckpoint(wanted.root, " ".join(found.passed_over) or which)
+        raise no_checkpoint(wanted.root, found)
     manifest = yield from read_manifest(wanted.root, found.source.number)
     parts = yield from read_parts(wanted.root, manifest)
     tables = []

@@ -7,7 +7,7 @@ well have a newer one.
 
 from collections.abc import Mapping
 
-from ps_proto.errors import CorruptFile, InvalidRequest
+from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint
 from ps_proto.requests import Finished, JobState, RankState, Source
 from ps_proto.values import mode_from_wire
 from ps_server.storage.layout import manifest_of, number_of
@@ -41,7 +41,16 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
             continue  # somebody else's
         tables = tuple([table.spec() for table in manifest.tables])
         return FoundCheckpoint(Source(root, number), manifest.timeline, tables, job_of(manifest), tuple(passed_over), number_max, cluster)
+    if task.number not in (None, *[number for number, _ in found]):
+        complete = sorted({number for number, root in found if manifest_of(number) in folders[root]})
+        there = f"; there are {', '.join(map(str, complete))}" if complete else ""
+        passed_over.append(f"There is none of number {task.number}{there}.")
     return FoundCheckpoint(None, 0, (), None, tuple(passed_over), number_max)
+
+
+def no_checkpoint(path: str, found: FoundCheckpoint) -> NoCheckpoint:
+    """Return the error that says why nothing was found at `path`."""
+    return NoCheckpoint(path, " ".join(found.passed_over).rstrip(".") or "none was written")
 
 
 def job_of(manifest: Manifest) -> JobState | None:
