@@ -103,9 +103,10 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Tell the operator a sentence, in the log."""
+    """Tell the operator a sentence, in the log; a warning where something is to be done about it, or was lost."""
 
     sentence: str
+    is_warning: bool = True
 
 
 Effect = Reply | Refuse | Tell | Work | Persist | Note

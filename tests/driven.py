@@ -24,7 +24,7 @@ UNREACHED = str(Unreachable("server-1", "host-1", 5.0, "connection refused"))  #
 class Driver:
     """A coordinator with its servers. `told`: the orders that no server has answered yet; `at_work`: the tasks that have not ended.
 
-    `stored`: what it made durable; `notes`: what it told the operator.
+    `stored`: what it made durable; `notes`: of what it warned the operator; `mentions`: what it told besides.
     """
 
     core: CoordinatorCore
@@ -34,6 +34,7 @@ class Driver:
     at_work: list[Work] = field(default_factory=list)
     stored: dict[str, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    mentions: list[str] = field(default_factory=list)
     outcomes: dict[int, Any] = field(default_factory=dict)
     follow: Callable[[Tell], Any] = lambda tell: None  # what a server answers to an order, where not as usual
     fenced: Callable[[str, FenceRank], RankFenced] = lambda server, order: RankFenced(None, NEVER, NEVER)
@@ -53,8 +54,8 @@ class Driver:
                 case Persist():
                     assert position == 0, "what must be durable is stored before anything is told (R13)"
                     store(self.stored, effect)
-                case Note(sentence):
-                    self.notes.append(sentence)
+                case Note(sentence, is_warning):
+                    (self.notes if is_warning else self.mentions).append(sentence)
 
     def ask(self, body: Any) -> int:
         """Ask, without answering any order; return the request's number."""

@@ -49,7 +49,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LastCheckpoint]:
 def test_it_is_said_where_it_lies(begun: Callable[..., LastCheckpoint]) -> None:
     last = begun(Recovering("The coordinator", "it starts"), Recovering("The coordinator", "it starts"), TAKEN)
     poll_until(lambda: bool(last.said))
-    assert last.said == "The job's end is in checkpoint 7 in /root: 1,234 rows written."
+    assert last.said == "The job's end is in checkpoint 7 in /root."
     last.close()
 
 

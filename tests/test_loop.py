@@ -381,10 +381,11 @@ async def test_a_loop_that_is_broken_off_says_why_and_hears_of_nothing_more() ->
 async def test_what_the_operator_must_know_goes_into_the_log() -> None:
     core = ScriptedCore()
     loop = CoreLoop(core, nobody)
-    core.scripts[GetStats] = lambda asked: [Reply(asked.request, Done(3)), Note("rank 1 has not been heard of for 10.0 s")]
+    lost, well = Note("rank 1 has not been heard of for 10.0 s"), Note("all is well", is_warning=False)
+    core.scripts[GetStats] = lambda asked: [Reply(asked.request, Done(3)), lost, well]
     with capture_logs() as logs:
         assert await loop.submit(ASK) == Done(3)
-    assert [(line["log_level"], line["event"]) for line in logs] == [("warning", "rank 1 has not been heard of for 10.0 s")]
+    assert [(line["log_level"], line["event"]) for line in logs] == [("warning", lost.sentence), ("info", well.sentence)]
     await loop.close()
 
 

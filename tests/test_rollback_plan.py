@@ -164,6 +164,7 @@ def test_a_server_that_is_started_again_takes_all_back_to_the_last_checkpoint() 
         f"that is checkpoint 12 of {ROOT}, of step 8."
     )
     assert two.driver.notes == [after.notice]
+    assert two.driver.mentions == ["All servers have loaded checkpoint 12; workers may go on."]
 
 
 def test_all_of_it_is_stored_before_any_server_is_told() -> None:

@@ -4,7 +4,7 @@ from ps_server.events import Note
 
 
 class Notices:
-    """`last`: the newest sentence, which GetCluster shows; each goes into the log once."""
+    """`last`: the newest of those that were said, which GetCluster shows; each goes into the log once."""
 
     def __init__(self) -> None:
         self.last = ""
@@ -14,6 +14,10 @@ class Notices:
         """Tell the operator."""
         self.last = sentence
         self._unsaid.append(Note(sentence))
+
+    def mention(self, sentence: str) -> None:
+        """Write a sentence into the log about which there is nothing to be done."""
+        self._unsaid.append(Note(sentence, is_warning=False))
 
     def take(self) -> list[Note]:
         """Return what has been said since it was taken last."""

@@ -176,6 +176,8 @@ class Rollbacks:
             self._restore = self._members.on_complete = None
         self._taking.begin_from(found.source, found.job.step if found.job is not None else 0)
         self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, is_pending=False))
+        which = f"have loaded checkpoint {found.source.number}" if found.source is not None else "have begun anew"
+        self._notices.mention(f"All servers {which}; workers may go on.")
         self.why = self._members.busy = ""
         self._failures.clear()
         self._told.clear()

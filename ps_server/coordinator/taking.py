@@ -143,8 +143,12 @@ class Taking:
             raise failed from error
         finally:
             self.is_armed = False
-        self._complete(wish.root, attempt, published)
         took_s = (yield Now()) - begun_s
+        self._complete(wish.root, attempt, published)
+        self._notices.mention(
+            f"Checkpoint {attempt.number} of {wish.root} is complete, of step {published.step}: {published.rows:,} rows "
+            f"({published.nbytes / 1e6:,.1f} MB) in {took_s:.1f} s."
+        )
         return CheckpointTaken(wish.root, attempt.number, published.step, published.rows, published.nbytes, took_s, published.stall_s)
 
     def _look_at(self, root: str) -> Part:

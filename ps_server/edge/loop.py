@@ -179,8 +179,8 @@ class CoreLoop:
                 self._begin(self._tell(effect))
             case Work():
                 self._begin(self._work(effect))
-            case Note(sentence):
-                log.warning(sentence)
+            case Note(sentence, is_warning):
+                (log.warning if is_warning else log.info)(sentence)
 
     def _make_durable(self, effect: Persist) -> bool:
         """Store what the core wants to be durable; where that fails, break the loop and return False."""

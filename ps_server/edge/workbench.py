@@ -62,7 +62,7 @@ class Workbench:
         except ParameterServerError as error:
             log.info("could not do a task", task=kind, took_s=round(time.monotonic() - begun_s, 3), cause=str(error))
             raise
-        log.info("did a task", task=kind, took_s=round(time.monotonic() - begun_s, 3))
+        log.debug("did a task", task=kind, took_s=round(time.monotonic() - begun_s, 3))
         return outcome[0]
 
     def _open(self, root: str) -> Store:

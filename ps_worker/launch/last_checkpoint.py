@@ -46,4 +46,4 @@ class LastCheckpoint:
                     self.said = f"There is no checkpoint of the job's end: {error}"
             else:
                 assert isinstance(taken, CheckpointTaken)
-                self.said = f"The job's end is in checkpoint {taken.number} in {taken.path}: {taken.rows:,} rows written."
+                self.said = f"The job's end is in checkpoint {taken.number} in {taken.path}."

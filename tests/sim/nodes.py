@@ -23,7 +23,7 @@ Script = Generator[Any, Any, Any]
 
 
 class CoreNode:
-    """A server-side core on the network, for one life. `store`: what it makes durable goes there. `notes`: what it told the operator.
+    """A server-side core on the network, for one life. `store`: what it makes durable goes there. `notes`: of what it warned the operator.
 
     `dies_after`: of so many effects that it has carried out, over all its turns, the last one it ever does.
     """
@@ -104,7 +104,7 @@ class CoreNode:
                 self.sim.time.at(self.sim.time.now_s, working.go_on)
             case Persist(puts, deletes):
                 self.store.commit(puts, deletes)
-            case Note(sentence):
+            case Note(sentence, True):
                 self.notes.append(sentence)
 
     def _tick(self, due_s: float) -> None:
