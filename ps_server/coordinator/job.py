@@ -94,7 +94,11 @@ class Job:
 
     def is_as(self, body: JoinJob) -> bool:
         """Return whether a worker that asks for this could take part."""
-        return body.world_size in (self.world_size, self.world_size_asked) and body.mode in (None, self.mode)
+        return self.has_had(body.world_size) and body.mode in (None, self.mode)
+
+    def has_had(self, world_size: int) -> bool:
+        """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
+        return self.world_size_asked <= world_size <= self.world_size
 
     def go_back(self, state: JobState) -> None:
         """Be as a checkpoint has it; nobody takes part yet, and barriers are come to again."""

@@ -159,7 +159,7 @@ class Ranks:
             self._tables.check_job(body.mode)
             # Its number is never the same twice: a start that was given up may have reached some server.
             return Job(self._numbering.next_job(), body.world_size, body.mode, on_lost_worker=body.on_lost_worker or "wait")
-        if body.world_size not in (job.world_size, job.world_size_asked):
+        if not job.has_had(body.world_size):
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
         if job.is_offered and body.on_lost_worker:
             job.on_lost_worker = body.on_lost_worker

@@ -28,11 +28,12 @@ RENEWALS = 3  # of a lease, within its time
 
 @dataclass
 class _Rank:
-    """A worker that the launcher keeps alive. `timeline`: the cluster's when this life began."""
+    """A worker that the launcher keeps alive. `timeline`: the cluster's when this life began; `is_spared`: nobody kills it now."""
 
     name: str
     make_script: Callable[[int], Callable[[Worker], Script]]
     node: WorkerNode
+    is_spared: Callable[[], bool] = lambda: False
     timeline: int = 0
     is_over: bool = False
 
@@ -54,9 +55,12 @@ class Lives:
         for name in self.sim.shards:
             self._watch_edge(name)
 
-    def add(self, name: str, make_script: Callable[[int], Callable[[Worker], Script]], start_s: float = 0.0) -> None:
+    def add(
+        self, name: str, make_script: Callable[[int], Callable[[Worker], Script]], is_spared: Callable[[], bool] = lambda: False
+    ) -> None:
         """Keep a worker alive until its script has ended well."""
-        self._ranks[name] = rank = _Rank(name, make_script, self.sim.worker(name, make_script(self._nonce()), start_s))
+        node = self.sim.worker(name, make_script(self._nonce()))
+        self._ranks[name] = rank = _Rank(name, make_script, node, is_spared, self.timeline)
         self._watch(rank)
 
     def worker(self, name: str) -> WorkerNode:
@@ -95,7 +99,7 @@ class Lives:
     def kill(self, name: str) -> None:
         """Kill a process now."""
         node = self.sim.nodes[name]
-        if node.is_dead or (name in self._ranks and node.is_done):
+        if node.is_dead or (name in self._ranks and (node.is_done or self._ranks[name].is_spared())):
             return
         if isinstance(node, CoreNode):
             node.die()
