@@ -388,3 +388,19 @@ def test_a_rank_that_a_rollback_took_away_is_given_anew(driver: Driver) -> None:
     driver.get(JoinJob(0, 2, None, 20))
     joined = driver.get(wants_in(nonce=8))
     assert (joined.rank, joined.incarnation) == (2, 2)
+
+
+def test_a_removed_rank_that_comes_back_while_its_coordinator_dies_has_its_last_state(driver: Driver) -> None:
+    """The servers have followed the order by then, so that nobody has to ask before it is done."""
+    removed(driver)
+    fact = Finished(3, resume=b"three")
+    Roster(driver, fact=fact, has_left=True)
+    asked = wants_in(1, resume=True)
+    driver.ask(asked)
+    driver.settle()
+    after = restarted(driver, SETTINGS)
+    Roster(after, fact=fact).admit(9)
+    after.settle()
+    assert after.get(GetCluster()).ranks == {0: 1, 1: 3}
+    joined = after.get(asked)
+    assert (joined.incarnation, joined.clock, joined.is_resumed, joined.resume) == (3, 9, True, b"three")

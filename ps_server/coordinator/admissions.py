@@ -53,7 +53,7 @@ class Admissions:
         self._numbering = numbering
         self._orders = orders
         self._notices = notices
-        self._resuming: set[int] = set()  # ranks under admission whose worker goes on where the rank was
+        self._asked: dict[int, bool] = {}  # rank under admission -> whether the worker that asks for it goes on where the rank was
         self._look_s = -math.inf  # when servers are asked next
 
     def join(self, request: int, body: JoinJob, now_s: float) -> None:
@@ -100,8 +100,7 @@ class Admissions:
             job.orders.append(StepOrder(self._numbering.next_order(), ADMIT, rank, incarnation))
             self._ranks.keep_job()
             self._look_s = -math.inf
-        if body.resume and body.rank != ANY_RANK:
-            self._resuming.add(rank)
+        self._asked[rank] = body.resume and body.rank != ANY_RANK
 
         def attempt() -> Body | None:
             newest = incarnations.newest(rank)
@@ -164,9 +163,10 @@ class Admissions:
             return False
         job.admit(rank)
         self._ranks.keep_job()
-        is_resumed = rank in self._resuming and fact is not None
-        self._resuming.discard(rank)
+        is_resumed = self._asked.get(rank, False) and fact is not None
         self._ranks.take_in(rank, incarnation, start, fact.resume if is_resumed and fact is not None else b"", is_resumed)
+        if self._asked.pop(rank, None) is None:  # it asked a coordinator that has died: where it goes on is found once it asks again
+            del self._ranks.joined[rank]
         self._notices.say(f"Rank {rank} joins the job: from step {start} on it has {len(job.still_in)} ranks.")
         return True
 
