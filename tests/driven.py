@@ -94,6 +94,12 @@ class Driver:
         self.now_s += seconds
         self.turn(Ticked())
 
+    def wait(self, seconds: float, look_s: float = 2.0) -> None:
+        """Let time pass with a turn every now and then, as a coordinator has them that is there all the time."""
+        until_s = self.now_s + seconds
+        while self.now_s < until_s:
+            self.tick(min(look_s, until_s - self.now_s))
+
     def bodies(self, kind: type) -> list[tuple[str, Any]]:
         """The orders of a kind given so far: to whom, and what."""
         return [(tell.server, tell.body) for tell in self.log if isinstance(tell.body, kind)]

@@ -105,10 +105,10 @@ def test_a_lost_carrier_is_followed_by_the_next_rank(driver: Driver) -> None:
     Roster(driver)
     driver.ask(wants_in())
     driver.settle()
-    driver.tick(6.0)
+    driver.wait(6.0)
     driver.settle()
     assert orders_for(driver, one) == ()
-    driver.tick(5.0)  # the lease of rank 0 has run out
+    driver.wait(5.0)  # the lease of rank 0 has run out
     (order,) = orders_for(driver, one)
     assert order.number == 1
     assert zero.rank == 0
@@ -181,10 +181,10 @@ def test_a_worker_that_dies_before_it_is_admitted_is_lost_as_any_other(driver: D
     driver.tick(LOOK_AGAIN_S)
     driver.settle()
     assert driver.get(GetCluster()).ranks == {0: 1, 1: 1, 2: 1}
-    driver.tick(7.0)
+    driver.wait(7.0)
     for each in (zero, one):
         orders_for(driver, each)
-    driver.tick(4.0)
+    driver.wait(4.0)
     driver.settle()
     assert driver.get(GetCluster()).ranks == {0: 1, 1: 1}
     assert driver.bodies(ResolveRank)[-1][1] == ResolveRank(1, 2, 2, None, 4, has_left=True)
@@ -255,9 +255,9 @@ def removed(driver: Driver) -> None:
     """Let rank 1 of two be removed."""
     zero, _ = in_job(driver)
     driver.fenced = lambda server, order: RankFenced(Finished(3, resume=b"three"), 3, 4, finished=3, since=0)
-    driver.tick(6.0)
+    driver.wait(6.0)
     orders_for(driver, zero)
-    driver.tick(5.0)
+    driver.wait(5.0)
     driver.settle()
     assert driver.get(GetCluster()).ranks == {0: 1}
 

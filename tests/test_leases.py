@@ -36,17 +36,42 @@ def test_a_lease_ends_a_while_after_its_last_renewal() -> None:
     leases.renew(0)
     assert leases.look(105.0) == []
     leases.renew(0)
-    assert leases.due_s() == [110.0, 115.0]
+    assert leases.due_s() == [110.0, 115.0, 107.5]
     assert leases.look(109.9) == []
     assert leases.look(110.0) == [1]
     assert leases.look(112.0) == []
     assert leases.lost == {1}
-    assert leases.due_s() == [115.0]
+    assert leases.due_s() == [115.0, 114.5]
     leases.renew(1)
     assert leases.lost == set()
-    assert leases.look(200.0) == [0, 1]
+    assert leases.look(117.0) == [0]
+    assert leases.look(122.0) == [1]
     leases.end(1)
     assert leases.lost == {0}
+
+
+def test_who_looks_again_after_a_long_while_grants_everyone_a_full_lease() -> None:
+    leases = Leases(10.0)
+    leases.look(100.0)
+    leases.renew(0)
+    leases.look(102.0)
+    leases.renew(1)
+    assert leases.look(110.0) == [], "nobody could be heard for 8 s"
+    assert leases.due_s() == [120.0, 120.0, 112.5]
+    leases.look(116.0)
+    leases.renew(0)
+    assert leases.look(120.0) == [1]
+
+
+@pytest.mark.parametrize("stopped_at_s", [9, 10, 11])
+def test_who_renews_in_time_is_not_lost_wherever_the_coordinator_is_stopped(stopped_at_s: int) -> None:
+    for stopped_s in range(1, 40):
+        leases = Leases(9.0)
+        for now_s in range(stopped_at_s + 1):
+            assert leases.look(now_s) == []
+            if now_s % 3 == 0:
+                leases.renew(0)
+        assert leases.look(stopped_at_s + stopped_s) == [], "its renewal comes with the next turns"
 
 
 def test_without_leases_nobody_is_lost() -> None:
@@ -96,16 +121,22 @@ def test_who_takes_no_part_renews_nothing(driver: Driver) -> None:
 def test_a_lost_worker_is_waited_for_and_named(driver: Driver) -> None:
     zero, one = in_job(driver, 2, "wait")
     for _ in range(3):
-        driver.tick(4.0)
+        driver.wait(4.0)
         renew(driver, zero)
     assert driver.get(GetCluster()).lost == (1,)
     (note,) = driver.notes
     assert note == "Rank 1 has not been heard of for 10.0 s. The others wait for it, unless it comes back."
-    driver.tick(100.0)
+    driver.wait(100.0)
     assert driver.get(GetCluster()).ranks == {0: 1, 1: 1}
     assert driver.told == []
+    renew(driver, zero)
+    assert driver.get(GetCluster()).lost == ()
+    assert driver.notes[-1] == "Rank 0 is heard of again. The others have as long as a lease for that."
+    driver.wait(8.0)
+    renew(driver, zero)
+    driver.wait(2.0)
     renew(driver, one)
-    assert driver.get(GetCluster()).lost == (0,)
+    assert driver.get(GetCluster()).lost == ()
     assert driver.notes[-1] == "Rank 1 is heard of again."
 
 
@@ -113,7 +144,7 @@ def test_one_that_left_is_not_missed(driver: Driver) -> None:
     zero, one = in_job(driver, 2)
     leave(driver, one, 1)
     leave(driver, zero, 0)
-    driver.tick(100.0)
+    driver.wait(100.0)
     assert (driver.notes, driver.get(GetCluster()).lost) == ([], ())
     assert driver.core.deadline_s() is None
 
@@ -122,10 +153,10 @@ def test_a_job_goes_on_without_a_lost_worker_where_it_said_so(driver: Driver) ->
     zero, _, two = in_job(driver, 3)
     driver.ask(Barrier(0, 1, 0, 100.0, 7))
     waiting = driver.ask(Barrier(2, 1, 0, 100.0, 5))
-    driver.tick(4.0)
+    driver.wait(4.0)
     renew(driver, zero, two)
     driver.fenced = lambda server, order: came_to(6) if server == "server-0" else came_to(7)
-    driver.tick(6.0)
+    driver.wait(6.0)
     assert [tell.body for tell in driver.told] == [FenceRank(1, 1, 2)] * 2
     driver.settle()
     assert driver.bodies(ResolveRank)[-1] == ("server-1", ResolveRank(1, 1, 2, Finished(7), 8, has_left=True))
@@ -151,7 +182,7 @@ def test_a_job_goes_on_without_a_lost_worker_where_it_said_so(driver: Driver) ->
 def test_a_removed_rank_leaves_after_the_same_step_on_every_server(driver: Driver, one: Any, other: Any, fact: Any, start: int) -> None:
     zero, _ = in_job(driver, 2)
     driver.fenced = lambda server, order: one if server == "server-0" else other
-    driver.tick(9.0)
+    driver.wait(9.0)
     renew(driver, zero)
     driver.tick(1.0)
     driver.settle()
@@ -159,12 +190,20 @@ def test_a_removed_rank_leaves_after_the_same_step_on_every_server(driver: Drive
 
 
 def test_where_all_are_lost_nobody_is_removed(driver: Driver) -> None:
+    """It may be the coordinator that was cut off: then one is heard of first, and the others right after it."""
     _, one = in_job(driver, 2)
-    driver.tick(50.0)
+    driver.wait(50.0)
     assert driver.told == []
     assert driver.get(GetCluster()).lost == (0, 1)
-    driver.ask(RenewLease(1, one.incarnation, 5))
-    assert [tell.body for tell in driver.told] == [FenceRank(1, 0, 2)] * 2, "now one goes on"
+    renew(driver, one)
+    assert driver.told == []
+    assert driver.get(GetCluster()).lost == ()
+    for _ in range(3):
+        driver.wait(3.0)
+        renew(driver, one)
+    assert driver.told == []
+    driver.wait(1.0)
+    assert [tell.body for tell in driver.told] == [FenceRank(1, 0, 2)] * 2, "only one goes on"
     driver.settle()
     assert driver.get(GetCluster()).ranks == {1: 1}
 
@@ -172,7 +211,7 @@ def test_where_all_are_lost_nobody_is_removed(driver: Driver) -> None:
 def test_one_that_comes_back_in_time_is_not_removed(driver: Driver) -> None:
     _, one = in_job(driver, 2)
     driver.ask(JoinJob(0, 2, None, 7, wait_s=50.0))  # a plan that a server holds up
-    driver.tick(10.0)
+    driver.wait(10.0)
     renew_one = driver.ask(RenewLease(1, one.incarnation, 5))
     driver.settle()
     assert driver.outcomes[renew_one] == LeaseRenewed((), 0)
@@ -182,7 +221,7 @@ def test_one_that_comes_back_in_time_is_not_removed(driver: Driver) -> None:
 
 def test_a_removal_waits_for_a_server_that_is_away(driver: Driver) -> None:
     zero, _ = in_job(driver, 2)
-    driver.tick(9.0)
+    driver.wait(9.0)
     renew(driver, zero)
     driver.tick(1.0)
     for _ in range(50):
@@ -197,10 +236,10 @@ def test_a_removal_waits_for_a_server_that_is_away(driver: Driver) -> None:
 
 def test_a_worker_that_is_taken_anew_is_not_removed_meanwhile(driver: Driver) -> None:
     zero, _ = in_job(driver, 2)
-    driver.tick(9.0)
+    driver.wait(9.0)
     renew(driver, zero)
     joining = driver.ask(JoinJob(1, 2, None, 7, wait_s=50.0))
-    driver.tick(5.0)  # its servers take their time
+    driver.wait(5.0)  # its servers take their time
     assert driver.get(GetCluster()).lost == ()
     assert driver.outcomes[joining].incarnation == 2
 
@@ -208,9 +247,9 @@ def test_a_worker_that_is_taken_anew_is_not_removed_meanwhile(driver: Driver) ->
 def test_a_worker_that_asks_for_its_rank_while_it_is_removed_asks_again_and_is_admitted(driver: Driver) -> None:
     zero, _ = in_job(driver, 2)
     driver.fenced = lambda server, order: came_to(3)
-    driver.tick(6.0)
+    driver.wait(6.0)
     renew(driver, zero)
-    driver.tick(5.0)
+    driver.wait(5.0)
     again = JoinJob(1, 2, None, 900, resume=True)
     request = driver.ask(again)
     assert request not in driver.outcomes
@@ -240,10 +279,10 @@ def test_who_does_not_say_waits(driver: Driver) -> None:
 
 def test_after_a_restart_every_rank_has_a_full_lease_whatever_the_time_was(driver: Driver) -> None:
     zero, _ = in_job(driver, 2)
-    driver.tick(9.0)
+    driver.wait(9.0)
     after = restarted(driver, SETTINGS, now_s=-1e6)  # monotonic times begin anew
     after.settle()
-    after.tick(LEASE_S - 0.1)
+    after.wait(LEASE_S - 0.1)
     renew(after, zero)
     assert after.get(GetCluster()).ranks == {0: 1, 1: 1}
     after.tick(0.1)
@@ -253,7 +292,7 @@ def test_after_a_restart_every_rank_has_a_full_lease_whatever_the_time_was(drive
 
 def test_a_removal_is_stored_and_one_that_was_cut_short_is_done_again(driver: Driver) -> None:
     zero, _ = in_job(driver, 2)
-    driver.tick(9.0)
+    driver.wait(9.0)
     renew(driver, zero)
     driver.tick(1.0)
     for tell in list(driver.told):
@@ -261,7 +300,7 @@ def test_a_removal_is_stored_and_one_that_was_cut_short_is_done_again(driver: Dr
     driver.answer(driver.told[0])  # one server knows that rank 1 has left
     after = restarted(driver, SETTINGS)
     after.settle()
-    after.tick(9.0)
+    after.wait(9.0)
     renew(after, zero)
     after.tick(1.0)
     after.settle()

@@ -2,11 +2,15 @@
 
 import math
 
+LOOK = 1 / 4  # of a lease passes between two looks at most
+AWAY = 2 / 3  # of a lease: whoever renews it each third of it has at least this left, whenever the coordinator is stopped
+
 
 class Leases:
     """A rank's lease ends `lease_s` after it was renewed last, on the coordinator's own clock; 0: there are none.
 
-    `lost`: the ranks whose lease has run out; a renewal finds one again. Times are those of the turn that runs: `look` sets it.
+    `lost`: the ranks whose lease has run out; a renewal finds one again. Times are those of the turn that runs: `look` sets it. A turn that
+    comes so late that nobody could be heard, as after this process was stopped for a while, counts as a start: all have a full lease.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -17,6 +21,8 @@ class Leases:
 
     def look(self, now_s: float) -> list[int]:
         """Let it be `now_s`; return the ranks whose lease runs out with that, ascending."""
+        if now_s - self._now_s >= AWAY * self.lease_s:
+            self._ends_s = {rank: max(ends_s, now_s + self.lease_s) for rank, ends_s in self._ends_s.items()}
         self._now_s = now_s
         late = sorted([rank for rank, ends_s in self._ends_s.items() if ends_s <= now_s])
         for rank in late:
@@ -41,5 +47,5 @@ class Leases:
         self._ends_s.clear()
 
     def due_s(self) -> list[float]:
-        """Return the times at which leases run out."""
-        return list(self._ends_s.values())
+        """Return the times at which leases run out, and when to look at the latest."""
+        return [*self._ends_s.values(), self._now_s + LOOK * self.lease_s] if self._ends_s else []

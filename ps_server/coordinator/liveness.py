@@ -41,7 +41,7 @@ class Liveness:
         self._notices = notices
 
     def grant_all(self) -> None:
-        """Grant every rank that was in the running job a full lease: it could not renew it, or may have to start again first."""
+        """Grant every rank that is in the running job a full lease: it could not renew it, or may have to start again first."""
         job = self._ranks.running
         for rank in job.still_in if job is not None else []:
             if self._ranks.incarnations.newest(rank) > 0:
@@ -50,7 +50,10 @@ class Liveness:
     def renew(self, request: int, body: RenewLease, now_s: float) -> LeaseRenewed:
         """Take the word of a rank's worker that it lives."""
         job = self._ranks.job_of(body.rank, body.incarnation)
-        if body.rank in self._leases.lost:
+        if self._leases.lost.issuperset(job.ranks):  # it may be the coordinator that was cut off
+            self._notices.say(f"Rank {body.rank} is heard of again. The others have as long as a lease for that.")
+            self.grant_all()
+        elif body.rank in self._leases.lost:
             self._notices.say(f"Rank {body.rank} is heard of again.")
         self._leases.renew(body.rank)
         orders = self._admissions.riding(job) if body.rank == self._carrier(job) else ()
