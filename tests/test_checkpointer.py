@@ -24,7 +24,9 @@ from ps_proto.requests import (
 )
 from ps_proto.values import SGD, Adagrad, Async, BoundedStaleness, Sync, TableSpec
 from ps_server.events import Asked, Refuse
+from ps_server.shard import slot_snapshot
 from ps_server.shard.shard import Shard
+from ps_server.shard.slab import Slab
 from ps_server.tasks import OpenPart, ReadPiece, SavePart
 from saved_parts import ROOT, Records, ask, begin, cancel, open_part, pieces, read_part, records_of, save, work_of, written
 
@@ -319,6 +321,24 @@ def test_rows_that_an_optimizer_left_half_updated_are_not_saved() -> None:
     talk.shard.catalog.failures["user"] = failure = _failure()
     assert begin(talk, 1) == CheckpointState(1, "failed", 0, OBSERVER, None, str(failure))
     assert not talk.at_work
+
+
+def test_a_machine_without_room_for_a_part_fails_the_checkpoint_and_not_who_ends_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Conversation(Sync(), world_size=1)
+    save(talk, 1)
+    begin(talk, 2, 1, base=1)
+
+    def refuse(num_rows: int, width: int) -> Slab:
+        raise MemoryError("no room")
+
+    talk.push(0, 0, {7: 1.0})
+    with monkeypatch.context() as patched:
+        patched.setattr(slot_snapshot, "_room_for", refuse)
+        talk.finish(0, 0)
+    assert talk.read(7) == [-1.0]
+    assert ask(talk, 2) == CheckpointState(2, "failed", 1, OBSERVER, None, "no room")
+    part = save(talk, 3, base=1)
+    assert (part.is_full("user"), part.rows["user"]) == (False, words({7: -1.0}))
 
 
 def _failure() -> OptimizerFailed:

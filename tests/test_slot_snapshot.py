@@ -132,6 +132,12 @@ def test_no_bit_of_a_record_is_changed() -> None:
     assert rest_of(snapshot) == before
 
 
+def test_without_room_to_keep_all_of_its_rows_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_snapshot, "Slab", lambda width, rows_max: Slab(width, rows_max // 2))  # as where the machine refuses
+    with pytest.raises(MemoryError, match="room for 200 rows"):
+        SlotSnapshot(filled(200), 200, NONE_FREE)
+
+
 def test_a_closed_one_is_not_read_as_one_that_ended() -> None:
     snapshot = SlotSnapshot(filled(5), 5, NONE_FREE)
     snapshot.close()

@@ -126,9 +126,13 @@ class Checkpointer:
             self._fail(str(failure))
             return
         incremental = not order.full and self._committed is not None and self._committed == _base(order)
-        self._taken = TakenPart(
-            self._membership, self._catalog, self._steps, self._window, self._counters, incremental and order.tracks, order.tracks
-        )
+        try:
+            self._taken = TakenPart(
+                self._membership, self._catalog, self._steps, self._window, self._counters, incremental and order.tracks, order.tracks
+            )
+        except MemoryError as error:  # whose turn it is, is not to fail for it: it may be a worker's
+            self._fail(str(error))
+            return
         self._phase = "taken"
         if order.tracks:
             self._pending = Source(order.root, order.number)

@@ -36,7 +36,7 @@ class SlotSnapshot:
     def __init__(self, slab: Slab, num_slots: int, free: Slots, only: Words | None = None) -> None:
         """Take the slots below `num_slots`, or those of them in `only` uint64[⌈num_slots/64⌉], but the `free` ones int32[k].
 
-        Neither array is changed nor kept.
+        Neither array is changed nor kept. Raises MemoryError where the machine has no room to keep all of these rows, if all change.
         """
         self._slab = slab
         self._num_slots = num_slots
@@ -45,7 +45,7 @@ class SlotSnapshot:
             self._include[-1] &= (_ONE << np.uint64(num_slots % WORD_SLOTS)) - _ONE  # slots that come to be used later
         _exclude(self._include, free)
         self._cursor = 0
-        self._kept: Slab | None = None
+        self._kept: Slab | None = _room_for(int(np.bitwise_count(self._include).sum()), slab.width)
         self._num_kept = 0
         self._is_closed = False
 
@@ -68,8 +68,7 @@ class SlotSnapshot:
         """Take note that the records in `slots` int32[n] are about to change, or to be dropped. A table calls this, before it does."""
         if not self.is_open:
             return
-        if self._kept is None:
-            self._kept = Slab(self._slab.width, self._num_slots)
+        assert self._kept is not None, "it is there until the end"
         slab, kept = self._slab, self._kept
         self._num_kept = _keep(slab.ids, slab.words, slots, self._cursor, self._include, kept.ids, kept.words, self._num_kept)
 
@@ -111,6 +110,14 @@ class SlotSnapshot:
         self._cursor = self._num_slots
         self._kept, self._num_kept = None, 0
         self._include = np.zeros(0, dtype=np.uint64)
+
+
+def _room_for(num_rows: int, width: int) -> Slab:
+    """Return a slab with room for so many records: it costs what is written to. It is there from the start, as a push must not fail."""
+    slab = Slab(width, num_rows)
+    if slab.capacity < num_rows:
+        raise MemoryError(f"The machine refuses to reserve room for {num_rows:,} rows, which may change while they are saved.")
+    return slab
 
 
 @kernel

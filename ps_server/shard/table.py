@@ -239,7 +239,8 @@ class Table:
 
         `incremental`: the rows touched since the last committed save would do; they do not where none is known, or rows were dropped
         since. `tracks`: the next increment is to stand on this save, once `settle_save` has told that it is complete; a save before it
-        that was not settled counts as failed. Otherwise it is full, and nothing else is changed.
+        that was not settled counts as failed. Otherwise it is full, and nothing else is changed. Raises MemoryError as SlotSnapshot does;
+        it counts as a save that failed.
         """
         only = self._touched.begin(incremental, self._index.num_slots) if tracks else None
         snapshot = SlotSnapshot(self._slab, self._index.num_slots, self._index.free_slots(), only)

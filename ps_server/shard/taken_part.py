@@ -27,7 +27,7 @@ class TakenPart:
         incremental: bool,
         tracks: bool,
     ) -> None:
-        """Take the part as it is now, in O(slots / 64 + ranks); `incremental`, `tracks`: as in Table.begin_save."""
+        """Take the part as it is now, in O(slots / 64 + ranks); `incremental`, `tracks`, MemoryError: as in Table.begin_save."""
         assert membership.shard_map is not None, "a server that owns nothing takes no part"
         self._snapshots: list[SlotSnapshot] = []
         heads: list[TableHead] = []
