@@ -1,5 +1,6 @@
 """The coordinator's core: workers that are not heard of (R13), and jobs that go on without one (R6, R7)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -309,3 +310,40 @@ def test_a_removal_is_stored_and_one_that_was_cut_short_is_done_again(driver: Dr
     last = restarted(after, SETTINGS)
     last.settle()
     assert last.get(GetCluster()).ranks == {0: 1}
+
+
+def test_a_worker_that_is_back_before_a_removal_that_was_cut_short_is_admitted(driver: Driver) -> None:
+    """Servers know already that its rank has left; it did not say so itself."""
+    zero, _ = in_job(driver, 2)
+    driver.fenced = lambda server, order: came_to(3)
+    driver.wait(6.0)
+    renew(driver, zero)
+    driver.wait(5.0)
+    for tell in list(driver.told):
+        driver.answer(tell)
+    assert isinstance(driver.told[0].body, ResolveRank)
+    after = restarted(driver, SETTINGS, now_s=3.0)
+    after.fenced = lambda server, order: replace(came_to(3), has_left=server == "server-0")
+    again = JoinJob(1, 2, None, 900, resume=True)
+    with pytest.raises(Recovering):
+        after.get(again)
+    assert after.get(GetCluster()).ranks == {0: 1}
+    after.ask(again)
+    assert [order.rank for order in after.get(RenewLease(0, 1, 5)).orders] == [1]
+
+
+def test_a_worker_that_is_back_where_no_server_heard_of_its_removal_goes_on_and_may_leave(driver: Driver) -> None:
+    zero, _ = in_job(driver, 2)
+    driver.fenced = lambda server, order: came_to(3)
+    driver.wait(6.0)
+    renew(driver, zero)
+    driver.wait(5.0)
+    for tell in list(driver.told):
+        driver.answer(tell)
+    after = restarted(driver, SETTINGS, now_s=3.0)
+    after.fenced = driver.fenced
+    one = after.get(JoinJob(1, 2, None, 900, resume=True))
+    assert (one.clock, one.is_resumed) == (4, True)
+    leave(after, one, 1)
+    with pytest.raises(JobMismatch, match="rank 1 has left it"):
+        after.get(JoinJob(1, 2, None, 901, resume=True))

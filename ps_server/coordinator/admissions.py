@@ -67,7 +67,7 @@ class Admissions:
                 self._admit(request, body, job, self._free_rank(job), now_s)
                 return
             body = replace(body, rank=rank, world_size=job.world_size)
-        if job is not None and body.rank in job.removed | _under_way(job):
+        if job is not None and body.rank in (job.left & job.removed) | _under_way(job):
             self._admit(request, body, job, body.rank, now_s)
         else:
             self._ranks.join(request, body, now_s)

@@ -20,7 +20,7 @@ class Job:
     on_lost_worker: str = "wait"  # or "continue"
     ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those that joined and have not left
     left: set[int] = field(default_factory=set)
-    removed: set[int] = field(default_factory=set)  # those among them that did not say so themselves
+    removed: set[int] = field(default_factory=set)  # those that did not say so themselves; one may be about to leave
     barriers: Generations = field(default_factory=Generations)
     world_size_asked: int = 0  # what its first workers ask for, before others were admitted
     is_offered: bool = False  # it was taken up again, and nobody has joined it since: who asks for another job gets one

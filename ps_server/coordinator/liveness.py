@@ -96,13 +96,14 @@ class Liveness:
         try:
             fenced: list[RankFenced] = yield self._orders.fence_rank(rank, incarnation)
             last = max(job.first_clock - 1, last_finished(fenced))
+            job.removed.add(rank)  # stored before any server knows: of a rank that they say has left, nobody else can tell why
+            self._ranks.keep_job()
             yield self._orders.resolve_rank(rank, incarnation, last_fact(fenced), last + 1, has_left=True)
         except ParameterServerError as error:
             self._notices.say(f"Rank {rank} is lost and cannot be removed from its job: {error}")
             yield Wait(REMOVE_AGAIN_S)
             return Done()
         if job is self._ranks.running and rank in job.still_in:
-            job.removed.add(rank)
             self._ranks.end_part(rank)
             self._notices.say(
                 f"Rank {rank} has not been heard of for {self._leases.lease_s:.1f} s and is removed from its job: "

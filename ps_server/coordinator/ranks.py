@@ -130,6 +130,9 @@ class Ranks:
         job = self.job
         assert job is not None
         job.take(rank, incarnation)
+        if rank in job.removed:  # its removal came to no server
+            job.removed.remove(rank)
+            self.keep_job()
         self.incarnations.join(rank)
         self.leases.renew(rank)
         self.joined[rank] = JobJoined(
@@ -164,7 +167,7 @@ class Ranks:
         if job.is_offered and body.on_lost_worker:
             job.on_lost_worker = body.on_lost_worker
         self.check_same(job, body)
-        if body.rank in job.removed:  # since it asked: if it asks again, it is admitted
+        if body.rank in job.left & job.removed:  # since it asked: if it asks again, it is admitted
             raise Recovering("The coordinator", f"rank {body.rank} was being removed from the job while it was joined anew")
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
