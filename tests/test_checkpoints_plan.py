@@ -163,7 +163,7 @@ def test_a_checkpoint_is_taken_at_a_step_that_no_server_has_passed() -> None:
     reply = taken(three, request)
     assert reply == CheckpointTaken(ROOT, 1, 8, 10, 640, reply.took_s, 0.25)
     assert reply.took_s == pytest.approx(three.driver.now_s)
-    assert three.driver.mentions == [f"Checkpoint 1 of {ROOT} is complete, of step 8: 10 rows (0.0 MB) in {reply.took_s:.1f} s."]
+    assert three.driver.mentions == [f"Checkpoint 1 of {ROOT} is complete, of step 8: 10 rows, 0.0 MB."]
     assert three.driver.notes == []
     assert three.driver.get(GetCluster()).checkpoint == 1
 

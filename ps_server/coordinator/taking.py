@@ -146,8 +146,8 @@ class Taking:
         took_s = (yield Now()) - begun_s
         self._complete(wish.root, attempt, published)
         self._notices.mention(
-            f"Checkpoint {attempt.number} of {wish.root} is complete, of step {published.step}: {published.rows:,} rows "
-            f"({published.nbytes / 1e6:,.1f} MB) in {took_s:.1f} s."
+            f"Checkpoint {attempt.number} of {wish.root} is complete, of step {published.step}: "
+            f"{published.rows:,} rows, {published.nbytes / 1e6:,.1f} MB."
         )
         return CheckpointTaken(wish.root, attempt.number, published.step, published.rows, published.nbytes, took_s, published.stall_s)
 
