@@ -34,6 +34,8 @@ from ps_proto.requests import (
     LeaveJob,
     RankState,
     RegisterServer,
+    RenewLease,
+    ResolveRank,
     RestoreState,
     RollBack,
     ServerRegistered,
@@ -125,9 +127,9 @@ def found(
     return FoundCheckpoint(Source(ROOT, number), timeline, (SPEC,), state, (), number, OWN)
 
 
-def fleet(*, is_training: bool = True, last_one: bool = True, schedule: Schedule | None = None) -> Fleet:
+def fleet(*, is_training: bool = True, last_one: bool = True, schedule: Schedule | None = None, lease_s: float = 0.0) -> Fleet:
     """Return two servers with a table, a job of two ranks and, with `last_one`, a checkpoint 12."""
-    driver = Driver(CoordinatorCore(CoreSettings(2, cluster=OWN, schedule=schedule or Schedule(ROOT))))
+    driver = Driver(CoordinatorCore(CoreSettings(2, cluster=OWN, schedule=schedule or Schedule(ROOT), lease_s=lease_s)))
     register(driver, 0)
     register(driver, 1)
     driver.settle()
@@ -275,6 +277,24 @@ def test_every_rank_of_before_is_told_with_which_step_it_goes_on() -> None:
     assert two.driver.get(LeaveJob(0, joined.incarnation)) == Done()  # it means the job as it was
     again = join(two.driver, 0)
     assert (again.incarnation, again.timeline) == (joined.incarnation + 1, 1)
+
+
+def test_a_job_that_goes_on_without_lost_workers_does_so_where_one_does_not_come_back() -> None:
+    two = fleet(is_training=False, lease_s=10.0)
+    two.driver.get(CreateTable(SPEC, 5.0))
+    for rank in range(2):
+        two.driver.get(JoinJob(rank, 2, SYNC, rank, on_lost_worker="continue"))
+    two.restart(1)
+    two.find(found())
+    zero = join(two.driver, 0)
+    for _ in range(11):
+        two.driver.wait(5.0)
+        two.driver.get(RenewLease(0, zero.incarnation, 8))
+    assert two.driver.get(GetCluster()).lost == (), "it may take a while to start it again"
+    two.driver.wait(5.0)
+    two.run()
+    assert (two.driver.get(GetCluster()).ranks, two.driver.bodies(ResolveRank)[-1][1].has_left) == ({0: zero.incarnation}, True)
+    assert "Rank 1 has not been heard of for 60.0 s" in two.driver.notes[-1]
 
 
 def test_a_job_that_began_after_the_checkpoint_begins_anew_above_its_clocks() -> None:

@@ -85,6 +85,7 @@ class CoordinatorCore:
             self._journal,
             self.notices,
         )
+        self._rollbacks.on_end = self.liveness.expect_all
         self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._rollbacks, self._checkpoint_plans)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,

@@ -17,6 +17,7 @@ class Leases:
         self.lease_s = lease_s
         self.lost: set[int] = set()
         self._ends_s: dict[int, float] = {}  # rank -> when its lease runs out, of those that have one
+        self._lengths_s: dict[int, float] = {}  # rank -> of the lease that it was granted last
         self._now_s = -math.inf
 
     def look(self, now_s: float) -> list[int]:
@@ -30,11 +31,16 @@ class Leases:
         self.lost.update(late)
         return late
 
-    def renew(self, rank: int) -> None:
-        """Grant the rank a full lease from now on."""
+    def renew(self, rank: int, times: int = 1) -> None:
+        """Grant the rank a full lease from now on, or so many in a row."""
         self.lost.discard(rank)
         if self.lease_s > 0:
-            self._ends_s[rank] = self._now_s + self.lease_s
+            self._lengths_s[rank] = times * self.lease_s
+            self._ends_s[rank] = self._now_s + self._lengths_s[rank]
+
+    def length_s(self, rank: int) -> float:
+        """Return how long the lease was that the rank was granted last."""
+        return self._lengths_s[rank]
 
     def end(self, rank: int) -> None:
         """Expect nothing of the rank any more."""

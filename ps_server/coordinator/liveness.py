@@ -12,6 +12,7 @@ from ps_server.coordinator.plans import Plan, Plans, Wait
 from ps_server.coordinator.ranks import Ranks, last_fact, last_finished
 
 REMOVE_AGAIN_S = 1.0
+COME_BACK = 6  # leases for a worker that has to be started again, where all have to
 
 
 class Liveness:
@@ -47,6 +48,13 @@ class Liveness:
             if self._ranks.incarnations.newest(rank) > 0:
                 self._leases.renew(rank)
 
+    def expect_all(self) -> None:
+        """Grant every rank that is in the running job the time to be started again: the cluster has gone back."""
+        job = self._ranks.running
+        for rank in job.still_in if job is not None else []:
+            if self._ranks.incarnations.newest(rank) > 0:
+                self._leases.renew(rank, COME_BACK)
+
     def renew(self, request: int, body: RenewLease, now_s: float) -> LeaseRenewed:
         """Take the word of a rank's worker that it lives."""
         job = self._ranks.job_of(body.rank, body.incarnation)
@@ -73,7 +81,8 @@ class Liveness:
             return
         for rank in late:
             what_follows = "It will be removed from its job" if job.on_lost_worker == "continue" else "The others wait for it"
-            self._notices.say(f"Rank {rank} has not been heard of for {self._leases.lease_s:.1f} s. {what_follows}, unless it comes back.")
+            after_s = self._leases.length_s(rank)
+            self._notices.say(f"Rank {rank} has not been heard of for {after_s:.1f} s. {what_follows}, unless it comes back.")
 
     def remove_lost(self) -> None:
         """Plan to let a job that wants it go on without those that are lost."""
@@ -106,7 +115,7 @@ class Liveness:
         if job is self._ranks.running and rank in job.still_in:
             self._ranks.end_part(rank)
             self._notices.say(
-                f"Rank {rank} has not been heard of for {self._leases.lease_s:.1f} s and is removed from its job: "
+                f"Rank {rank} has not been heard of for {self._leases.length_s(rank):.1f} s and is removed from its job: "
                 f"from step {last + 1} on the others go on without it, {len(job.still_in)} in all."
             )
         return Done()

@@ -199,7 +199,7 @@ class Ranks:
             first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
             state = JobState(job.number, job.world_size_asked, job.mode, first, first, ())
         job.go_back(state)
-        self.leases.clear()  # whoever is started again has the time that it needs
+        self.leases.clear()  # nobody can join, and with that renew one, before all have gone back
         self.joined.clear()
         self.incarnations.clear()
         finished = {rank.rank: rank.finished for rank in state.ranks}

@@ -11,7 +11,7 @@ what somebody may bring back.
 """
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering
@@ -37,7 +37,7 @@ Part = Generator[Any, Any, Any]  # of the plan
 
 
 class Rollbacks:
-    """The plan that goes back, and when it runs. `why`: what it runs for, "" where it does not."""
+    """The plan that goes back, and when it runs. `why`: what it runs for, "" where it does not. `on_end` is called at its end."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Rollbacks:
         Raises InvalidRequest where a cluster that has begun otherwise is to begin with `restore`.
         """
         self.why = ""
+        self.on_end: Callable[[], None] = lambda: None
         self._root = root
         self._origin = stored.origin if stored is not None else None
         self._restore = restore if self._origin is None else None
@@ -181,6 +182,7 @@ class Rollbacks:
         self.why = self._members.busy = ""
         self._failures.clear()
         self._told.clear()
+        self.on_end()
 
     def _say(self, sentence: str) -> None:
         """Tell the operator, once."""
