@@ -97,7 +97,10 @@ def _entry_of(task: PublishCheckpoint, shard: int, written: PartWritten) -> Part
 
 
 def _check_instant(task: PublishCheckpoint, parts: list[Part]) -> None:
-    """Raise CheckpointFailed unless the parts are of one map, timeline and job, and of one step where tables are synchronous."""
+    """Raise CheckpointFailed unless the parts are of one map, timeline and job, and of one step where tables are synchronous.
+
+    A rank that some server does not know yet is being admitted; another one may have pushes of it by its own instant.
+    """
     first = parts[0]
     for server, part in zip(task.shard_map.servers, parts, strict=True):
         compared = {
@@ -107,6 +110,7 @@ def _check_instant(task: PublishCheckpoint, parts: list[Part]) -> None:
             "map_version": (part.map_version, task.shard_map.version),
             "timeline": (part.timeline, first.timeline),
             "job": (part.job, task.job.number if task.job else first.job),
+            "ranks": (sorted(part.clocks), sorted(first.clocks)),
             "step": (part.step, first.step if _is_synchronous(task) else part.step),
         }
         for field, (have, want) in compared.items():
@@ -147,12 +151,9 @@ def _job_of(task: PublishCheckpoint, ranks: tuple[RankEntry, ...]) -> JobEntry |
 
 
 def _ranks_of(parts: list[Part]) -> tuple[RankEntry, ...]:
-    """Return where each rank goes on: after the least of the steps that it finished by the servers' account.
-
-    One that some server did not know was about to be admitted: it is not in the job yet.
-    """
+    """Return where each rank goes on: after the least of the steps that it finished by the servers' account."""
     ranks = []
-    for rank in sorted(set.intersection(*[set(part.clocks) for part in parts])):
+    for rank in sorted(parts[0].clocks):
         clock = min([part.clocks[rank] for part in parts])
         shards = [shard for shard, part in enumerate(parts) if part.facts.get(rank) == clock]
         has_left = all([rank in part.left for part in parts])
