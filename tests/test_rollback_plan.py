@@ -583,6 +583,26 @@ def test_a_coordinator_that_died_afterwards_leaves_all_as_it_is() -> None:
     assert (cluster.timeline, cluster.checkpoint) == (1, 12)
 
 
+def test_nobody_has_to_go_on_with_a_job_that_was_taken_up_before_its_coordinator_died() -> None:
+    two = fleet()
+    two.restart(1)
+    two.find(found())
+    later = again(two)
+    later.run()
+    assert join(later.driver, 0, world_size=1, mode=Async()).world_size == 1
+
+
+def test_what_is_said_of_lost_workers_in_a_job_that_was_taken_up_outlives_its_coordinator() -> None:
+    two = fleet()
+    two.restart(1)
+    two.find(found())
+    two.driver.get(JoinJob(0, 2, SYNC, 77, on_lost_worker="continue"))
+    later = again(two)
+    later.run()
+    with pytest.raises(JobMismatch, match="'continue'"):
+        later.driver.get(JoinJob(1, 2, SYNC, 78, on_lost_worker="wait"))
+
+
 # --- a cluster that begins with a checkpoint -----------------------------------------------------------------------------------
 
 

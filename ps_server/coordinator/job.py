@@ -23,7 +23,7 @@ class Job:
     removed: set[int] = field(default_factory=set)  # those that did not say so themselves; one may be about to leave
     barriers: Generations = field(default_factory=Generations)
     world_size_asked: int = 0  # what its first workers ask for, before others were admitted
-    is_offered: bool = False  # it was taken up again, and nobody has joined it since: who asks for another job gets one
+    is_offered: bool = False  # it was taken up again, and nobody takes part in it yet: who asks for another job gets one
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
 
     def __post_init__(self) -> None:
@@ -43,6 +43,7 @@ class Job:
             set(stored.removed),
             Generations(stored.barrier, stored.minima, stored.earlier),
             world_size_asked=stored.world_size_asked,
+            is_offered=not inside,
             orders=list(stored.orders),
         )
 

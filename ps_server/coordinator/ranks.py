@@ -166,6 +166,7 @@ class Ranks:
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
         if job.is_offered and body.on_lost_worker:
             job.on_lost_worker = body.on_lost_worker
+            self.keep_job()
         self.check_same(job, body)
         if body.rank in job.left & job.removed:  # since it asked: if it asks again, it is admitted
             raise Recovering("The coordinator", f"rank {body.rank} was being removed from the job while it was joined anew")
