@@ -58,7 +58,7 @@ class Liveness:
     def renew(self, request: int, body: RenewLease, now_s: float) -> LeaseRenewed:
         """Take the word of a rank's worker that it lives."""
         job = self._ranks.job_of(body.rank, body.incarnation)
-        if self._leases.lost.issuperset(job.ranks):  # it may be the coordinator that was cut off
+        if len(job.ranks) > 1 and self._leases.lost.issuperset(job.ranks):  # it may be the coordinator that was cut off
             self._notices.say(f"Rank {body.rank} is heard of again. The others have as long as a lease for that.")
             self.grant_all()
         elif body.rank in self._leases.lost:
