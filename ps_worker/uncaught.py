@@ -1,5 +1,6 @@
 """What a script prints that ends in an exception which nobody caught."""
 
+import gc
 import sys
 from types import TracebackType
 
@@ -18,6 +19,7 @@ def shorten_rollbacks() -> None:
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, RolledBack):
             print(f"{kind.__name__}: {error}", file=sys.stderr)
+            gc.freeze()  # the interpreter's end would look through all of torch, for most of a second, while all wait for this worker
         else:
             before(kind, error, trace)
 
