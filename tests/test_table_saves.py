@@ -9,6 +9,8 @@ import pytest
 from naive.sharding import bucket_of
 from ps_proto.errors import TableFull
 from ps_proto.values import SGD, Adagrad, Adam, Constant, Optimizer, TableSpec
+from ps_server.shard import stored_rows
+from ps_server.shard.slab import Slab
 from ps_server.shard.slot_snapshot import RecordWords, SlotSnapshot
 from ps_server.shard.table import Table, TablePart
 from sharding.hashing import NUM_BUCKETS
@@ -80,6 +82,33 @@ def test_rows_that_are_dropped_and_slots_that_are_used_again_show_in_a_save_as_t
     assign(table, {8: 8, 9: 9})  # into the slots of 1 and 3
     assert len(table) == 3
     assert read(snapshot) == {1: 1, 2: 2, 3: 3}
+
+
+def test_a_table_that_is_emptied_drops_its_memory_and_copies_nothing_for_those_who_read_it() -> None:
+    table = make_table(Adagrad(lr=1.0))
+    assign(table, {7: 7, 8: 8})
+    _, places = table.pull_with_places(ids_of(7, 8))
+    save, reader = table.begin_save(incremental=False)[0], table.snapshot()
+    table.clear_all()
+    assert (len(table), save.num_kept, reader.num_kept) == (0, 0, 0)
+    assert table.count_absent(ids_of(7, 8), places) == 2
+    assign(table, {9: 9, 8: -8})
+    assert reader.read(0, 2)[1][:, 0].tolist() == [7, 8]
+    assert read(save) == {7: 7, 8: 8}
+    assert saved(table) == ({8: -8, 9: 9}, True)
+    table.clear_all()
+    assert saved(table) == ({}, True)
+    table.clear_all()  # of nothing
+    assert saved(table) == ({}, False)
+
+
+def test_where_the_machine_has_no_room_for_another_slab_rows_are_dropped_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(rows_max=4)
+    assign(table, {1: 1, 2: 2, 3: 3, 4: 4})
+    monkeypatch.setattr(stored_rows, "Slab", lambda width, rows_max: Slab(width, 2))
+    table.clear_all()
+    assign(table, {5: 5, 6: 6, 7: 7, 8: 8})
+    assert saved(table) == ({5: 5, 6: 6, 7: 7, 8: 8}, True)
 
 
 def test_slots_that_were_free_are_not_saved() -> None:

@@ -35,11 +35,16 @@ class StoredRows(ABC):
         self.optimizer = row_optimizer(spec.optimizer, spec.dim)
         self.initializer = row_initializer(spec)
         self.layout: RecordLayout = self._layout(spec.dim, self.optimizer.width - spec.dim)
-        self.slab = Slab(self.layout.stored_width, rows_max)
+        self._rows_max = rows_max
+        self.slab = self.new_slab()
         self.dim = spec.dim
         self._initial_state = self.optimizer.initial_state()
         self._limit = None if spec.max_norm is None else NormLimit(spec.max_norm, spec.dim, self.slack)
         self._block_rows = rows_per_block(self.layout.width)
+
+    def new_slab(self) -> Slab:
+        """Return an empty slab for such rows."""
+        return Slab(self.layout.stored_width, self._rows_max)
 
     @staticmethod
     @abstractmethod

@@ -130,9 +130,12 @@ class Writer:
         owned = self._membership.owned_buckets()
         fresh = self.window.fresh(rank, owned, name)
         buckets = owned if fresh is None else owned[fresh]
-        is_cleared = np.zeros(NUM_BUCKETS, np.bool_)
-        is_cleared[buckets] = True
-        table.clear(is_cleared)
+        if fresh is None:
+            table.clear_all()
+        else:
+            is_cleared = np.zeros(NUM_BUCKETS, np.bool_)
+            is_cleared[buckets] = True
+            table.clear(is_cleared)
         self.window.record(rank, buckets, name)
         return Done(self._steps.step)
 

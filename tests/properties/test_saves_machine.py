@@ -111,6 +111,11 @@ class SavesMachine(RuleBasedStateMachine):
         self.table.clear(gone)
         self.twin.extract(gone.tolist())
 
+    @rule()
+    def clear_all(self) -> None:
+        self.table.clear_all()
+        self.twin.extract([True] * NUM_BUCKETS)
+
     @rule(ids=id_lists, share=st.floats(0, 0.6))
     def extract(self, ids: list[int], share: float) -> None:
         leaving = self.buckets_of(ids, share)
