@@ -105,7 +105,7 @@ class FoundCheckpoint:
     """What was found, with its timeline, tables and job; `source` is None where there is none.
 
     `passed_over`: a sentence for each newer one that cannot be used. `number_max`: the highest number of any that was begun there, complete
-    or not, 0: of none. `cluster`: the id of the one that wrote it.
+    or not, 0: of none. `cluster`: the id of the one that wrote it. `increments`: how many follow one with all rows, up to it.
     """
 
     source: Source | None
@@ -115,6 +115,7 @@ class FoundCheckpoint:
     passed_over: tuple[str, ...]
     number_max: int = 0
     cluster: int = 0
+    increments: int = 0
 
 
 # --- what SavePart asks of its shard ----------------------------------------------------------------------------------------------

@@ -40,6 +40,10 @@ def test_the_newest_is_found_with_its_tables_and_its_job(store: DictStore) -> No
     assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), JobState(3, 2, Async(), 0, 6, ranks), (), 11, 0xC0FFEE)
 
 
+def test_it_is_told_how_many_increments_in_a_row_a_checkpoint_is(store: DictStore) -> None:
+    assert [found_in(store, number).increments for number in (7, 8, 9)] == [0, 1, 2]
+
+
 def test_nothing_is_found_where_there_is_nothing() -> None:
     store = DictStore()
     store.files["notes.txt"] = b""

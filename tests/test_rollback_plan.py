@@ -1,6 +1,6 @@
 """The coordinator takes the cluster back to its last checkpoint: which one, who is told what, and what may go wrong meanwhile."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from ps_proto.requests import (
     AskRestore,
     Barrier,
     BarrierPassed,
+    BeginCheckpoint,
     CheckpointState,
     Cluster,
     CreateTable,
@@ -466,17 +467,19 @@ def test_a_job_that_went_back_behind_its_end_has_a_last_checkpoint_at_its_next_e
     assert [type(work.task) for work in two.driver.at_work] == [FindCheckpoint]
 
 
-def test_the_next_checkpoint_stands_on_what_was_loaded() -> None:
+@pytest.mark.parametrize(("increments", "full"), [(0, False), (8, False), (9, True), (14, True)])
+def test_the_next_checkpoint_stands_on_what_was_loaded_or_ends_a_long_row_of_increments(increments: int, full: bool) -> None:
     two = fleet()
     two.restart(1)
-    two.find(found())
+    two.find(replace(found(), increments=increments))
     two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
     two.driver.end(two.driver.at_work[0], FoundCheckpoint(None, 0, (), None, (), 15))
     two.silent = {"server-0", "server-1"}
     for tell in list(two.driver.told):
         two.driver.answer(tell, CheckpointState(16, "none", 8, 0))
     begun = two.driver.told[0].body
-    assert (begun.number, begun.base, begun.tracks) == (16, 12, True)  # type: ignore[attr-defined]  # a BeginCheckpoint
+    assert isinstance(begun, BeginCheckpoint)
+    assert (begun.number, begun.base, begun.tracks, begun.full) == (16, 12, True, full)
     two.driver.tick(POLL_S_MAX)
 
 

@@ -175,7 +175,7 @@ class Rollbacks:
             self._origin = StoredOrigin(found.source, found.cluster, str(self._restore))
             self._journal.put(ORIGIN, self._origin)
             self._restore = self._members.on_complete = None
-        self._taking.begin_from(found.source, found.job.step if found.job is not None else 0)
+        self._taking.begin_from(found.source, found.job.step if found.job is not None else 0, found.increments)
         self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, is_pending=False))
         which = f"have loaded checkpoint {found.source.number}" if found.source is not None else "have begun anew"
         self._notices.mention(f"All servers {which}; workers may go on.")

@@ -116,10 +116,11 @@ class Taking:
         self._increments = 0  # since the last with all rows
         self._roots: set[str] = set()  # those whose numbers are known
 
-    def begin_from(self, source: Source | None, step: int) -> None:
-        """Stand on a checkpoint that all servers have loaded; on none where they began anew."""
+    def begin_from(self, source: Source | None, step: int, increments: int = 0) -> None:
+        """Stand on a checkpoint that all servers have loaded, the last of so many increments; on none where they began anew."""
         self.last = StoredCheckpoint(source.root, source.number, step) if source is not None else None
         self._base = source.number if source is not None and source.root == self._schedule.root else None
+        self._increments = increments  # or else a cluster that begins again and again would never write all rows again
         if self.last is not None:
             self._journal.put(CHECKPOINT, self.last)
             self._numbering.pass_checkpoint(self.last.number)
