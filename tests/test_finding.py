@@ -103,7 +103,7 @@ def test_one_that_could_not_be_loaded_is_not_found_again(store: DictStore) -> No
 
 def test_one_may_be_asked_for_by_its_number(store: DictStore) -> None:
     assert number_in(found_in(store, 8)) == 8
-    assert found_in(store, 6) == FoundCheckpoint(None, 0, (), None, (), 9)
+    assert found_in(store, 6) == FoundCheckpoint(None, 0, (), None, ("There is none of number 6; there are 5, 7, 8, 9.",), 9)
     del store.files[rows_of(7, 0, 0, 0)]
     found = found_in(store, 8)
     assert (number_in(found), len(found.passed_over)) == (None, 1)
