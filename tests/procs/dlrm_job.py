@@ -5,6 +5,7 @@ killed once one server, whose name is then in FILE, has heard that it finished S
 """
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from small_dlrm import DIM, FEATURES, Batch, SmallDlrm, batch_of
 
 EPOCHS, BATCHES, BATCH, WORLD = 2, 30, 16, 2
 STEPS = EPOCHS * BATCHES
+STEP_S = 0.03  # so that a job of so few steps lasts long enough to be killed within it
 DENSE = "dense"
 
 
@@ -65,6 +67,7 @@ def main() -> None:
         for _ in range(EPOCHS):
             for batch in ps.prefetch(loader, ids=lambda batch: {model.bags: batch.sparse}):
                 print(f"step {session.client.clock} of {STEPS}", flush=True)
+                time.sleep(STEP_S)
                 loss = nn.functional.binary_cross_entropy_with_logits(model(batch), batch.labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
