@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from driven import Driver, driven, join
-from ps_proto.requests import NEVER, FenceRank, Finished, JobJoined, JoinJob, RankFenced, ResolveRank
+from ps_proto.errors import InvalidRequest, JobMismatch
+from ps_proto.requests import NEVER, FenceRank, Finished, GetCluster, JobJoined, JoinJob, RankFenced, ResolveRank, StartJob
 from ps_proto.values import Async, Sync
 
 
@@ -93,3 +94,18 @@ def test_a_repeated_message_gets_the_same_state(driver: Driver) -> None:
     asked = JoinJob(0, 2, Sync(), 77, resume=True)
     assert driver.get(asked) == driver.get(asked)
     assert len(driver.bodies(FenceRank)) == 4
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_worker_that_died_while_it_left_begins_no_other_job_when_it_is_started_again(driver: Driver, world_size: int) -> None:
+    for rank in range(world_size):
+        join(driver, rank, world_size)
+    fact = Finished(4, resume=b"four")
+    answers(driver, server_0=RankFenced(fact, 4, 4, has_left=True, finished=4), server_1=RankFenced(Finished(3), 4, 4, finished=3))
+    others = "1" if world_size == 2 else "nobody"
+    with pytest.raises(JobMismatch, match=f"has roster {others}: rank 0 has left it, but this worker asks for rank 0, to go on"):
+        driver.get(JoinJob(0, world_size, Sync(), 7, resume=True))
+    assert start_of(driver) == ResolveRank(1, 0, 2, fact, 5, has_left=True)
+    assert (driver.get(GetCluster()).left, len(driver.bodies(StartJob))) == ((0,), 2)
+    with pytest.raises(InvalidRequest, match="nonce is of a try to join that became rank 0, which has left"):
+        driver.get(JoinJob(0, world_size, Sync(), 7, resume=True))

@@ -109,9 +109,8 @@ class Ranks:
             if not (body.resume or has_left):  # a roster that it has left ends where it said, whatever was applied
                 start = max([start, *(answer.applied + 1 for answer in fenced)])
             yield self._orders.resolve_rank(body.rank, incarnation, fact, start, has_left)
-            if has_left:  # it said so to some server; now all know, and the rank is for the next job
-                self.end_part(body.rank)
-                return (yield from self._join(body, None))
+            if has_left:  # it said so to some server; now all know
+                return (yield from self._after_leaving(job, body))
             # One that was admitted and finished nothing since goes on where it was before.
             since = max(answer.since for answer in fenced)
             resume = fact if body.resume and fact is not None and (fact.clock == start - 1 or since == start) else None
@@ -121,6 +120,21 @@ class Ranks:
         # One that goes on where it was, and had not come further than its first step, runs all of its script, with each barrier of it.
         barrier = 0 if body.resume and not is_resumed else None
         return self.take_in(body.rank, incarnation, start, resume.resume if resume is not None else b"", is_resumed, barrier)
+
+    def _after_leaving(self, job: Job, body: JoinJob) -> Plan:
+        """End the part of a rank of which some server heard that it left; who asks for the rank now is for the next job.
+
+        But a worker that goes on where the rank was, whose worker died as it left, has nothing to go on with: it would make the steps of
+        its whole job once more. One that was removed, and did not leave by its own word, is admitted when it asks again.
+        """
+        has_nothing_to_do = body.resume and body.rank not in job.removed
+        if has_nothing_to_do:
+            self.incarnations.join(body.rank)  # and has left at once: so its message, repeated, begins nothing either
+        self.end_part(body.rank)
+        if has_nothing_to_do:
+            still = ", ".join(map(str, job.still_in)) or "nobody"
+            raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}, to go on where it was")
+        return (yield from self._join(body, None))
 
     def take_in(self, rank: int, incarnation: int, start: int, resume: bytes, is_resumed: bool, barrier: int | None = None) -> JobJoined:
         """Let an incarnation take part from step `start` on, for which every server is ready; return what its worker is told.
