@@ -2,7 +2,8 @@
 
 import pytest
 
-from ps_server.coordinator.generations import MINIMA_KEPT, Generations
+from ps_server.coordinator.generations import Generations
+from ps_server.coordinator.minima import RUNS_KEPT
 
 BOTH = [0, 1]
 
@@ -40,11 +41,22 @@ def test_one_that_is_replaced_or_leaves_was_not_there() -> None:
 
 def test_what_was_agreed_upon_is_forgotten_after_a_while() -> None:
     barriers = Generations()
-    for generation in range(MINIMA_KEPT + 1):
+    for generation in range(RUNS_KEPT + 1):
         assert come(barriers, generation, generation, 1000) == generation
     assert barriers.is_forgotten(0)
     assert not barriers.is_forgotten(1)
-    assert not barriers.is_forgotten(MINIMA_KEPT + 1)
+    assert not barriers.is_forgotten(RUNS_KEPT + 1)
+
+
+def test_a_long_evaluation_before_each_batch_of_which_all_agree_is_not_forgotten() -> None:
+    """A worker that dies at its end does it again, and asks what all have agreed upon since the last step."""
+    barriers = Generations()
+    for generation in range(1000):
+        come(barriers, generation, 1, 2)
+    come(barriers, 1000, 1, 0)
+    barriers.forget(0)
+    assert [barriers.opened(generation) for generation in (0, 500, 999, 1000)] == [1, 1, 1, 0]
+    assert len(barriers.minima()) == 2
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from samples import SHARD_MAP, same
 from sharding.shard_map import Server
 
 CLUSTER_STORED = StoredCluster(2**64 - 1, 7, 3, 2, 9, 4, 1, 12)
-MINIMA = (StoredMinimum(68, -5), StoredMinimum(69, 2**63 - 1))
+MINIMA = (StoredMinimum(60, -5, 9), StoredMinimum(69, 2**63 - 1))
 STORED = {
     CLUSTER: CLUSTER_STORED,
     MAP: StoredMap(SHARD_MAP, True),

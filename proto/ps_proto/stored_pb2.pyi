@@ -85,12 +85,14 @@ class StoredJob(_message.Message):
     def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ...) -> None: ...
 
 class StoredMinimum(_message.Message):
-    __slots__ = ("generation", "minimum")
+    __slots__ = ("generation", "minimum", "count")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
     generation: int
     minimum: int
-    def __init__(self, generation: _Optional[int] = ..., minimum: _Optional[int] = ...) -> None: ...
+    count: int
+    def __init__(self, generation: _Optional[int] = ..., minimum: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class StoredRank(_message.Message):
     __slots__ = ("incarnation", "is_in", "has_left", "nonces")

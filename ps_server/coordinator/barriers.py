@@ -2,7 +2,6 @@
 
 from ps_proto.errors import BarrierTimeout, InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, BarrierPassed
-from ps_server.coordinator.generations import MINIMA_KEPT
 from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Body
@@ -27,7 +26,7 @@ class Barriers:
             if minimum is None:
                 self._ranks.job_of(body.rank, body.incarnation)
                 if job.barriers.is_forgotten(body.generation):
-                    want = f"one of the last {MINIMA_KEPT} that the others have passed, or the next one"
+                    want = "one that the others have passed lately, or the next one"
                     raise InvalidRequest("generation", str(body.generation), want)
                 minimum = job.barriers.try_open(body.generation, job.still_in)
                 if minimum is None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
+from ps_server.coordinator.minima import Minima
 from ps_server.coordinator.stored import StoredMinimum
-
-MINIMA_KEPT = 64  # a rank that goes on where it was may ask for a barrier that the others have passed
 
 
 class Generations:
@@ -18,18 +17,19 @@ class Generations:
 
     def __init__(self, next_one: int = 0, minima: Sequence[StoredMinimum] = (), earlier: Sequence[StoredMinimum] = ()) -> None:
         self.next = next_one
-        self._minima = {one.generation: one.minimum for one in minima}  # of those that opened, since the last rollback
-        self._earlier = {one.generation: one.minimum for one in earlier}  # and before it
+        # A rank that goes on where it was may ask for a barrier that the others have passed.
+        self._minima = Minima(minima)  # of those that opened since the last rollback
+        self._earlier = Minima(earlier)  # and before it
         # rank -> the generation to which it came last, and the value that it brought; None: it had passed that one before the rollback
         self._stands: dict[int, tuple[int, int | None]] = {}
 
     def minima(self) -> tuple[StoredMinimum, ...]:
         """Return what was agreed upon since the last rollback, as it is stored."""
-        return _stored(self._minima)
+        return self._minima.runs
 
     def earlier(self) -> tuple[StoredMinimum, ...]:
         """Return what was agreed upon before the last rollback."""
-        return _stored(self._earlier)
+        return self._earlier.runs
 
     def stand(self, rank: int, generation: int, value: int | None) -> None:
         """Let the rank come to a barrier, or, without a value, be beyond it; a message about an earlier one is late."""
@@ -51,7 +51,7 @@ class Generations:
     def is_forgotten(self, generation: int) -> bool:
         """Return whether a barrier opened so long ago that nobody knows what was agreed upon there."""
         is_passed = generation < self.next or any([at > generation for at, _ in self._stands.values()])
-        return is_passed and generation not in self._minima and generation not in self._earlier
+        return is_passed and self._minima.get(generation) is None and self._earlier.get(generation) is None
 
     def try_open(self, generation: int, ranks: Sequence[int]) -> int | None:
         """Open a barrier to which all ranks have come; return what is agreed upon there, None where one is missing."""
@@ -59,19 +59,15 @@ class Generations:
             return None
         stands = [self._stands[rank] for rank in ranks]
         values = [value for at, value in stands if at == generation and value is not None]
-        is_first = len(values) == len(ranks) or generation not in self._earlier
-        self._minima[generation] = min(values, default=0) if is_first else self._earlier[generation]
-        for old in sorted(self._minima)[:-MINIMA_KEPT]:
-            del self._minima[old]
+        agreed = None if len(values) == len(ranks) else self._earlier.get(generation)
+        if agreed is None:
+            agreed = min(values, default=0)
+        self._minima.put(StoredMinimum(generation, agreed))
         self.next = max(self.next, generation + 1)
-        return self._minima[generation]
+        return agreed
 
     def go_back(self) -> None:
         """Let ranks come to barriers again."""
-        merged = self._earlier | self._minima
-        self._earlier = {generation: merged[generation] for generation in sorted(merged)[-MINIMA_KEPT:]}
-        self._minima, self._stands, self.next = {}, {}, 0
-
-
-def _stored(minima: dict[int, int]) -> tuple[StoredMinimum, ...]:
-    return tuple([StoredMinimum(generation, minimum) for generation, minimum in sorted(minima.items())])
+        for run in self._minima.runs:
+            self._earlier.put(run)
+        self._minima, self._stands, self.next = Minima(), {}, 0

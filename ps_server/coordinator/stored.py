@@ -93,10 +93,11 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredMinimum:
-    """What was agreed upon at a barrier."""
+    """What was agreed upon at a barrier, and the same at those behind it: at `count` of them in all."""
 
     generation: int
     minimum: int
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""What was agreed upon at barriers, of a job that may pass very many of them."""
+
+from collections.abc import Sequence
+
+from ps_server.coordinator.stored import StoredMinimum
+
+RUNS_KEPT = 64  # an evaluation that asks before each batch whether all have one is one run, and its end another
+
+
+class Minima:
+    """The least value brought to each barrier, kept as runs of barriers in a row that have the same; of those the last RUNS_KEPT."""
+
+    def __init__(self, runs: Sequence[StoredMinimum] = ()) -> None:
+        """`runs`: as `runs` gives them."""
+        self._runs = list(runs)
+
+    @property
+    def runs(self) -> tuple[StoredMinimum, ...]:
+        """All of it, ascending, as it is stored."""
+        return tuple(self._runs)
+
+    def get(self, generation: int) -> int | None:
+        """Return what was agreed upon at a barrier; None where it has not opened, or long ago."""
+        return next((run.minimum for run in reversed(self._runs) if run.generation <= generation < _end(run)), None)
+
+    def put(self, run: StoredMinimum) -> None:
+        """Note what was agreed upon at some barriers; what was noted of them before is forgotten."""
+        kept = [part for old in self._runs for part in _without(old, run)]
+        self._runs = []
+        for each in sorted([*kept, run], key=lambda one: one.generation):
+            last = self._runs[-1] if self._runs else None
+            if last is not None and _end(last) == each.generation and last.minimum == each.minimum:
+                self._runs[-1] = StoredMinimum(last.generation, last.minimum, last.count + each.count)
+            else:
+                self._runs.append(each)
+        del self._runs[:-RUNS_KEPT]
+
+
+def _end(run: StoredMinimum) -> int:
+    """Return the first barrier behind a run."""
+    return run.generation + run.count
+
+
+def _without(old: StoredMinimum, new: StoredMinimum) -> list[StoredMinimum]:
+    """Return what a run has before and behind another one."""
+    before = min(_end(old), new.generation) - old.generation
+    behind = _end(old) - max(old.generation, _end(new))
+    return [
+        StoredMinimum(first, old.minimum, count) for first, count in ((old.generation, before), (_end(old) - behind, behind)) if count > 0
+    ]
