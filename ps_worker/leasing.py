@@ -2,19 +2,19 @@
 
 import logging
 import os
+import time
 import weakref
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from ps_proto.errors import ParameterServerError, RolledBack, StaleIncarnation
+from ps_worker.protocol.membership import RENEWALS
 from ps_worker.retry import is_passing
 
 if TYPE_CHECKING:
     from ps_worker.connection import Connection
 
 log = logging.getLogger("rowstead")
-
-RENEWALS = 3  # within one lease, so that one that is lost does not let it run out
 
 
 class LeaseKeeper:
@@ -44,7 +44,9 @@ class LeaseKeeper:
 
 def _keep(there: "weakref.ref[Connection]", lease_s: float, stopped: Event) -> None:
     failures = 0
-    while not stopped.wait(lease_s / RENEWALS):
+    begun_s = time.monotonic()
+    while not stopped.wait(max(0.0, begun_s + lease_s / RENEWALS - time.monotonic())):
+        begun_s = time.monotonic()
         connection = there()
         if connection is None:
             return

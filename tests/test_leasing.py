@@ -52,6 +52,21 @@ def test_a_renewal_is_one_attempt(peers: Peers) -> None:
     assert kinds(peers.heard()) == [(COORDINATOR, "RenewLease")]
 
 
+@pytest.mark.parametrize(("lease_s", "timeout_s"), [(30.0, 10.0), (0.5, 1.0)])
+def test_a_renewal_whose_answer_is_lost_leaves_time_for_another(peers: Peers, lease_s: float, timeout_s: float) -> None:
+    timeouts: list[float] = []
+
+    def renewed(call: Call) -> LeaseRenewed:
+        timeouts.append(call.timeout_s)
+        return LeaseRenewed((), 0)
+
+    peers.on(JoinJob, JobJoined(5, 0, 6, 2, Sync(), 0, peers.map, peers.tables, rank=0, lease_s=lease_s))
+    peers.run(peers.worker.join(0, 2, None, 1))
+    peers.on(RenewLease, renewed)
+    peers.run(peers.worker.renew())
+    assert timeouts == [timeout_s]
+
+
 def test_a_newer_timeline_is_looked_up_at_the_servers_which_know_the_clock(peers: Peers) -> None:
     peers.on(RenewLease, LeaseRenewed((), 1), LeaseRenewed((), 1))
     peers.on(GetCluster, *[Cluster(3, peers.map, (), 1, 2, Sync())] * 2)

@@ -15,6 +15,9 @@ from ps_worker.asking import Operation
 from ps_worker.protocol.peers import Peers
 from ps_worker.protocol.view import View
 
+RENEWALS = 3  # within one lease, so that one that is lost does not let it run out
+RENEWAL_TIMEOUT_S_MIN = 1.0
+
 
 class Membership:
     """Gives the view its first content, and counts the barriers."""
@@ -39,10 +42,11 @@ class Membership:
         self._barrier = self._passed = joined.barrier
 
     def renew(self) -> Operation[LeaseRenewed]:
-        """Renew the lease, in one attempt: the next one comes soon."""
+        """Renew the lease, in one attempt: the next one comes soon, and this one must not be in its way where its answer was lost."""
         self._view.check_ranked("renew a lease")
         asked = RenewLease(self._view.rank, self._view.incarnation, self._view.clock)
-        renewed: LeaseRenewed = yield from self._peers.try_coordinator(asked)
+        timeout_s = max(RENEWAL_TIMEOUT_S_MIN, self._view.lease_s / RENEWALS)
+        renewed: LeaseRenewed = yield from self._peers.try_coordinator(asked, timeout_s)
         if renewed.timeline > self._view.timeline:
             yield from self._peers.find_rollback()
         return renewed

@@ -78,9 +78,14 @@ class Peers:
                     raise
                 self._asker.world.on_wait(error)
 
-    def try_coordinator(self, body: Any) -> Operation[Any]:
-        """Ask the coordinator once; return its reply or raise the error that stands for its lack."""
-        return (yield from self._try({COORDINATOR: Question(self._coordinator, body)}))[COORDINATOR]
+    def try_coordinator(self, body: Any, timeout_s: float) -> Operation[Any]:
+        """Ask the coordinator once, for `timeout_s`; return its reply or raise the error that stands for its lack."""
+        self._view.check_not_over()
+        (outcome,) = yield Exchange((Call(COORDINATOR, self._coordinator, body, timeout_s),))
+        if isinstance(outcome, ParameterServerError):
+            self._note_over([outcome])
+            raise outcome
+        return outcome
 
     def find_rollback(self) -> Operation[None]:
         """Look once whether the cluster went back to a checkpoint: raise what then holds for this worker, RolledBack or StaleTimeline.
@@ -98,15 +103,6 @@ class Peers:
         servers = {server.name: Question(server.address, says_nothing) for server in cluster.shard_map.servers}
         outcomes = yield from self._asker.ask_once(servers)
         self._note_over([outcome for outcome in outcomes.values() if isinstance(outcome, ParameterServerError)])
-
-    def _try(self, questions: Mapping[str, Question]) -> Operation[dict[str, Any]]:
-        self._view.check_not_over()
-        outcomes = yield from self._asker.ask_once(questions)
-        errors = [outcome for outcome in outcomes.values() if isinstance(outcome, ParameterServerError)]
-        self._note_over(errors)
-        if errors:
-            raise errors[0]
-        return outcomes
 
     def _note_over(self, errors: Sequence[ParameterServerError]) -> None:
         """Raise the one that ends this worker's part, if there is one, and note it."""
