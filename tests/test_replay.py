@@ -1,6 +1,5 @@
 """A script that is started again, on its way to where it was: what it leaves out, and when it is there."""
 
-import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -104,7 +103,8 @@ def test_barriers_on_the_way_are_passed_at_once_and_those_behind_it_have_their_n
 def test_a_script_without_a_known_loop_is_there_with_its_first_step(caplog: pytest.LogCaptureFixture) -> None:
     def script(session: Session, log: Log) -> None:
         session.barrier()
-        session.client.replay.leaves_out("client.assign")
+        for _ in range(2):  # pretrained rows may come in many parts
+            session.client.replay.leaves_out("client.assign")
         log(session.is_replaying)
         for _ in range(session.client.clock, 3):
             session.client.end_step()
@@ -114,8 +114,7 @@ def test_a_script_without_a_known_loop_is_there_with_its_first_step(caplog: pyte
     whole = lived(script)
     assert [number for number, _ in whole.client.asked] == [0, 1]
     caplog.clear()
-    with caplog.at_level(logging.INFO):
-        again = lived(script, 2, whole.states[2])
+    again = lived(script, 2, whole.states[2])
     assert [said for _, said in again.log] == [True, False]
     assert [number for number, _ in again.client.asked] == [1]
     assert caplog.messages == [

@@ -36,6 +36,7 @@ class Replay:
         self._clock = clock
         self._arrive = arrive
         self._passes = Passes(clock, state.get("passes"))
+        self._left_out: set[str] = set()  # what it was said of
         self._has_stepped = is_resumed
         self._barriers = 0
         self._barriers_first: int = state.get("barriers", 0)  # before the script's first step
@@ -99,10 +100,12 @@ class Replay:
         return not self.is_over and (self._is_by_place or self._barriers <= self._barriers_first)
 
     def leaves_out(self, what: str) -> bool:
-        """Return whether the effect of a call is in the servers' rows already, and log that it is not made again."""
+        """Return whether the effect of a call is in the servers' rows already, and say once that what is called so is not done again."""
         if self.is_over:
             return False
-        log.info("%s is left out: this script resumes at step %d, and the servers' rows have it already.", what, self._clock())
+        if what not in self._left_out:
+            self._left_out.add(what)
+            log.warning("%s is left out: this script resumes at step %d, and the servers' rows have it already.", what, self._clock())
         return True
 
     def end_step(self) -> None:

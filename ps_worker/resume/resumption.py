@@ -30,7 +30,7 @@ class Resumption:
         self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
         client.follow(self.replay, BarriersAsked(*left["barriers"]) if left else None)
         if client.is_resumed:
-            log.info("Rank %d resumes at step %d.", client.rank, client.clock)
+            log.warning("Rank %d resumes at step %d.", client.rank, client.clock)
 
     def _arrive(self) -> None:
         """Set what the script's top may have changed: this is the resume point."""
