@@ -50,8 +50,9 @@ class Handle(Generic[T]):
         """Wait for the result and return it, or raise the error it ended in; TimeoutError after `timeout_s`."""
         try:
             with self.waiting:
-                if self._before_wait is not None and not self._future.done():
-                    self._before_wait()
+                before_wait = self._before_wait
+                if before_wait is not None and not self._future.done():
+                    before_wait()
                 return self._future.result(timeout_s)
         finally:
             self._is_heard = self._future.done()
@@ -90,6 +91,7 @@ class Handle(Generic[T]):
         except BaseException as error:
             _empty_frames(error)
             self._future.set_exception(error)
+        self._before_wait = None  # it may hold the client, whose lane may keep this handle
 
     def fail(self, error: BaseException) -> None:
         """End it with an error."""

@@ -1,5 +1,6 @@
 """The barriers at which a script's ranks wait for each other, as one rank asks for them."""
 
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from ps_worker.connection import Connection
@@ -38,14 +39,19 @@ class Meeting:
         self._capture.mark()
         if self.replay.passes_barrier():
             return
-        self._pushes.run(self._worker.announce())  # who is yet to come may read the next step first, such as to evaluate
+        self._announce()
         self._lane.run(self._worker.barrier())
 
     def agree_async(self, value: int, number: int | None) -> Handle[int]:
         """Queue a barrier to which this rank brings a value. `number`: of one that the worker before this one asked for."""
         self._tell_one(value)
         self._capture.mark()  # the others may have to hear of the step before to come there
-        return self._lane.submit(self._worker.barrier(value, number))
+        handle: Handle[int] = Handle(Future(), self._announce)
+        return self._lane.submit(self._worker.barrier(value, number), handle=handle)
+
+    def _announce(self) -> None:
+        """Tell the servers of the step before: who is yet to come may read the next one first, to evaluate, or to be started again."""
+        self._pushes.run(self._worker.announce())
 
     @property
     def asked(self) -> BarriersAsked:
