@@ -9,7 +9,7 @@ from polling import poll_until
 from ps_proto.errors import CheckpointFailed, ClientClosed, ParameterServerError, Recovering
 from ps_proto.requests import CheckpointTaken, TakeCheckpoint
 from ps_worker.launch import last_checkpoint
-from ps_worker.launch.last_checkpoint import LastCheckpoint
+from ps_worker.launch.last_checkpoint import TRIES, LastCheckpoint
 
 TAKEN = CheckpointTaken("/root", 7, 60, 1234, 99, 0.1, 0.001)
 
@@ -53,8 +53,16 @@ def test_it_is_said_where_it_lies(begun: Callable[..., LastCheckpoint]) -> None:
     last.close()
 
 
+def test_one_that_fails_since_a_server_died_is_asked_for_again(begun: Callable[..., LastCheckpoint]) -> None:
+    failed = CheckpointFailed("/root", "the coordinator", "server-1 was started again, and all servers load the last checkpoint")
+    last = begun(failed, Recovering("The coordinator", "server-1 was started again"), TAKEN)
+    poll_until(lambda: bool(last.said))
+    assert last.said == "The job's end is in checkpoint 7 in /root."
+    last.close()
+
+
 def test_a_failure_is_said(begun: Callable[..., LastCheckpoint]) -> None:
-    last = begun(CheckpointFailed("/root", "server-1", "no space left"))
+    last = begun(*[CheckpointFailed("/root", "server-1", "no space left")] * TRIES)
     poll_until(lambda: bool(last.said))
     assert last.said.startswith("There is no checkpoint of the job's end: ")
     assert "no space left" in last.said

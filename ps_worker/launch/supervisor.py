@@ -15,7 +15,7 @@ from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
 from ps_worker.launch.last_checkpoint import LastCheckpoint
-from ps_worker.launch.launched_worker import LaunchedWorker, name_of
+from ps_worker.launch.launched_worker import KNOW_S, LaunchedWorker, name_of
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
@@ -98,7 +98,7 @@ class Supervisor:
             self._cluster.start()
             with Rendezvous() as rendezvous, TimelineWatch(self._cluster.address) as watch:
                 self._start_workers(rendezvous.variables(os.environ), watch)
-                self._wait()
+                self._wait(watch)
         except Stopped as stopped:
             code, end_signal = SIGNALLED + stopped.number, stopped.number
             self._console.say(f"{stopped.number.name}: stopping.")
@@ -131,31 +131,37 @@ class Supervisor:
         command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
         return Child(name_of(rank), command, environment, log)
 
-    def _wait(self) -> None:
+    def _wait(self, watch: TimelineWatch) -> None:
         """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for a process that failed more often than it may."""
         has_ended = False
         while not has_ended:
             self._signals.check()
             self._cluster.tend()
+            is_saved = not self._plan.has_checkpoints or self._is_saved(watch)  # ahead of the workers, which may have to run again
             has_ended = all([worker.tend(time.monotonic()) for worker in self._workers])  # each one, so a list
             if self._plan.has_checkpoints:
-                has_ended = self._has_last_checkpoint(has_ended)
+                self._tend_last_checkpoint(has_ended)
+            has_ended = has_ended and is_saved
             time.sleep(POLL_S)
+        if self._last_checkpoint is not None:
+            self._console.say(self._last_checkpoint.said)
         for worker in self._workers:
             if worker.post.child.poll() != 0:  # after it had left the job
                 worker.post.child.check()
 
-    def _has_last_checkpoint(self, has_ended: bool) -> bool:
-        """Return whether the job `has_ended` and its last checkpoint has, too. A server that dies under it may let the job go on."""
+    def _is_saved(self, watch: TimelineWatch) -> bool:
+        """Return whether the last checkpoint has ended, and what the workers are told of rollbacks is as of then or later."""
+        last = self._last_checkpoint
+        if last is None or not last.said:
+            return False
+        return watch.is_as_of(last.said_s) or time.monotonic() >= last.said_s + KNOW_S
+
+    def _tend_last_checkpoint(self, has_ended: bool) -> None:
+        """Ask for the last checkpoint once the job has ended; for none where a server that died under it lets the job go on."""
         if not has_ended:
             self._close_last_checkpoint()
-            return False
-        if self._last_checkpoint is None:
+        elif self._last_checkpoint is None:
             self._last_checkpoint = LastCheckpoint(self._cluster.address)
-        if not self._last_checkpoint.said:
-            return False
-        self._console.say(self._last_checkpoint.said)
-        return True
 
     def _close_last_checkpoint(self) -> None:
         if self._last_checkpoint is not None:
