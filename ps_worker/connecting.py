@@ -24,7 +24,7 @@ def connect(
     world_size: int | None = None,
     mode: Mode | None = None,
     resume: bool = False,
-    join: bool = False,
+    join: str | None = None,
     on_lost_worker: Literal["wait", "continue"] | None = None,
     rpc_timeout_s: float = 10.0,
     retry_timeout_s: float = 60.0,
@@ -43,8 +43,10 @@ def connect(
     before: where that has arrived already, it counts once. Without `resume` the rank begins anew, above every step that is known of it.
     Where the cluster has to go back to a checkpoint, every call raises RolledBack: start the worker again then, with `resume`.
 
-    join: be one more worker of the job that runs, under a rank which the coordinator chooses, from a step on which `client.clock` says; the
-    mean of a synchronous step is over one more rank from there. A worker leaves by closing its client.
+    join: be one more worker of the job that runs, from a step on which `client.clock` says; the mean of a synchronous step is over one more
+    rank from there. It is a name of the worker's own, such as its host's: the coordinator chooses a rank, and whoever joins again under
+    that name gets the rank back, until it has left; with `resume`, it goes on where the rank was. Where the cluster goes back to a
+    checkpoint of before it joined, it joins anew. A worker leaves by closing its client.
 
     on_lost_worker: what the job does about a rank whose process ends and is not started again. "wait", the default: the others wait for it,
     up to wait_timeout_s. "continue": once its lease has run out it is out of the job, and from then on the bits are those of the smaller
@@ -69,20 +71,22 @@ def connect(
     if (rank is None) != (world_size is None):
         missing = "world_size" if world_size is None else "rank"
         raise InvalidRequest(missing, "missing", "given together: rank and world_size for a worker, neither for an observer")
-    if join and rank is not None:
-        raise InvalidRequest("join", "True", "given without rank and world_size: the coordinator chooses the rank")
+    if join is not None and (not isinstance(join, str) or not join):
+        raise InvalidRequest("join", repr(join), "a name that no other worker has: whoever joins again under it gets the same rank")
+    if join is not None and rank is not None:
+        raise InvalidRequest("join", repr(join), "given without rank and world_size: the coordinator chooses the rank")
     if on_lost_worker not in (None, "wait", "continue"):
         raise InvalidRequest("on_lost_worker", repr(on_lost_worker), "'wait' or 'continue'")
     if on_lost_worker is not None and rank is None:
         raise InvalidRequest("on_lost_worker", repr(on_lost_worker), "given with a rank and world_size, by a worker that may begin the job")
-    if resume and rank is None:
-        raise InvalidRequest("resume", "True", "given with a rank and world_size: an observer has no step to go on with")
+    if resume and rank is None and join is None:
+        raise InvalidRequest("resume", "True", "given with a rank and world_size, or with join: an observer has no step to go on with")
     choice = find_transport(transport, os.environ)
     is_profiled = is_profile_wanted(os.environ)
     load_plugins(os.environ)
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
     carries = NegotiatedTransport(choice, part_size_bytes)
-    client = Client(address, carries, patience, rank, world_size, mode, resume=resume, on_lost_worker=on_lost_worker or "", joins=join)
+    client = Client(address, carries, patience, rank, world_size, mode, resume=resume, on_lost_worker=on_lost_worker or "", join=join or "")
     if is_profiled and client.rank is not None:
         try:
             profile_until_closed(client)

@@ -114,7 +114,7 @@ REQUESTS: tuple[object, ...] = (
     AskRestore(5, 3),
     StepDecided(Fence(3, timeline=2), 6, Decision(7, (0, 2), 3, FINISHED.hyperparameters)),
     RegisterServer("server-0", "127.0.0.1:4001", 2.0, 2**64 - 2),
-    JoinJob(1, 8, Sync(), 2**64 - 1, 4.0, True, "continue"),
+    JoinJob(1, 8, Sync(), 2**64 - 1, 4.0, True, "continue", "spare"),
     LeaveJob(1, 4),
     RenewLease(1, 4, 7),
     CreateTable(SPECS[1], 5.0),

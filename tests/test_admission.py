@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from driven import REFUSED, SPEC, Driver, driven, join, leave, restarted
-from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
+from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
 from ps_proto.requests import (
     NEVER,
     AdmitRank,
@@ -20,6 +20,7 @@ from ps_proto.requests import (
     JoinJob,
     LeaveJob,
     RankFenced,
+    RankState,
     RenewLease,
     ResolveRank,
     StepOrder,
@@ -56,7 +57,7 @@ class Roster:
 
 
 def wants_in(rank: int = -1, nonce: int = 500, mode: Any = None, wait_s: float = 60.0, resume: bool = False) -> JoinJob:
-    return JoinJob(rank, 0 if rank == -1 else 2, mode, nonce, wait_s, resume)
+    return JoinJob(rank, 0 if rank == -1 else 2, mode, nonce, wait_s, resume, name=f"worker-{nonce}" if rank == -1 else "")
 
 
 def in_job(driver: Driver, world_size: int = 2, mode: Any = Sync()) -> list[JobJoined]:  # noqa: B008
@@ -304,9 +305,166 @@ def test_the_first_workers_of_a_grown_job_may_still_say_what_it_was(driver: Driv
     driver.fenced = lambda server, order: UNKNOWN
     driver.get(wants_in())
     assert join(driver, 0, 2, None).world_size == 3
-    assert join(driver, 2, 3, None).world_size == 3
+    assert join(driver, 1, 3, None).world_size == 3
     with pytest.raises(JobMismatch, match="world_size 3, but this worker asks for 4"):
         join(driver, 0, 4, None)
+
+
+# --- by a name ---------------------------------------------------------------------------------------------------------------
+
+
+def named(name: str, nonce: int, resume: bool = True) -> JoinJob:
+    return JoinJob(-1, 0, None, nonce, 60.0, resume, name=name)
+
+
+def test_who_joins_again_under_its_name_goes_on_where_its_rank_was(driver: Driver) -> None:
+    in_job(driver, mode=Async())
+    driver.fenced = lambda server, order: UNKNOWN
+    first = driver.get(named("spare", 1))
+    assert (first.rank, first.incarnation, first.clock, first.is_resumed) == (2, 1, 7, False)
+    driver.fenced = lambda server, order: RankFenced(Finished(8, resume=b"eight"), 8, 8, finished=8, since=7)
+    again = driver.get(named("spare", 2))
+    assert (again.rank, again.incarnation, again.clock, again.is_resumed, again.resume) == (2, 2, 9, True, b"eight")
+    with pytest.raises(StaleIncarnation):
+        driver.get(named("spare", 1))
+
+
+def test_who_dies_before_it_knows_its_rank_gets_it_when_it_joins_again(driver: Driver) -> None:
+    """A step passes meanwhile, or none: one rank is given, not two."""
+    zero, _ = in_job(driver)
+    roster = Roster(driver, fact=Finished(3, resume=b"another's"))
+    dead = driver.ask(named("spare", 1))
+    driver.settle()
+    request = driver.ask(named("spare", 2))
+    assert isinstance(driver.outcomes[dead], StaleIncarnation)
+    driver.settle()
+    assert [order.rank for order in orders_for(driver, zero)] == [2]
+    roster.admit(9)
+    driver.tick(LOOK_AGAIN_S)
+    driver.settle()
+    joined = driver.outcomes[request]
+    assert (joined.rank, joined.incarnation, joined.clock, joined.is_resumed, joined.resume) == (2, 2, 9, False, b"")
+    again = driver.get(named("spare", 3))
+    assert (again.rank, again.clock, again.is_resumed, again.resume) == (2, 9, False, b""), "what its rank did before was another's"
+
+
+def test_a_name_outlives_the_coordinator(driver: Driver) -> None:
+    in_job(driver, mode=Async())
+    driver.fenced = lambda server, order: UNKNOWN
+    assert driver.get(named("spare", 1)).rank == 2
+    after = restarted(driver, SETTINGS)
+    after.fenced = lambda server, order: RankFenced(None, NEVER, 8, finished=6, since=7)
+    assert after.get(named("spare", 2)).rank == 2
+
+
+def test_a_removed_rank_is_still_its_holders(driver: Driver) -> None:
+    zero, one = in_job(driver)
+    roster = Roster(driver)
+    roster.admit(4)
+    assert driver.get(named("spare", 1)).rank == 2
+    driver.wait(7.0)
+    for each in (zero, one):
+        orders_for(driver, each)
+    driver.wait(4.0)
+    driver.settle()
+    assert driver.get(GetCluster()).ranks == {0: 1, 1: 1}
+    roster = Roster(driver, fact=Finished(5, resume=b"five"), has_left=True)
+    request = driver.ask(named("spare", 2))
+    driver.settle()
+    roster.admit(9)
+    driver.tick(LOOK_AGAIN_S)
+    driver.settle()
+    joined = driver.outcomes[request]
+    assert (joined.rank, joined.clock, joined.is_resumed, joined.resume) == (2, 9, True, b"five")
+
+
+def replaced(driver: Driver) -> JobJoined:
+    """Let rank 1 of two leave, and "spare" join in its place with step 7."""
+    _, one = in_job(driver, mode=Async())
+    leave(driver, one, 1)
+    driver.fenced = lambda server, order: RankFenced(None, NEVER, 6, has_left=True, finished=4)
+    joined: JobJoined = driver.get(named("spare", 1))
+    return joined
+
+
+def test_a_rank_that_has_changed_hands_leaves_out_a_step_between(driver: Driver) -> None:
+    """The one who left was the fastest: from what a checkpoint says of its last step one could not tell whose it was then."""
+    _, one = in_job(driver, mode=Async())
+    leave(driver, one, 1)
+    driver.fenced = lambda server, order: RankFenced(None, NEVER, 6, has_left=True, finished=6)
+    assert driver.get(named("spare", 1)).clock == 8
+
+
+def test_a_rank_that_is_somebodys_is_not_had_by_its_number(driver: Driver) -> None:
+    """The worker that had it before was killed just as it had left."""
+    assert replaced(driver).rank == 1
+    with pytest.raises(JobMismatch, match="rank 1 is that of 'spare', which joined by name"):
+        join(driver, 1, 2, None)
+
+
+def test_a_message_that_comes_late_brings_nobody_back(driver: Driver) -> None:
+    spare = replaced(driver)
+    leave(driver, spare, 1)
+    with pytest.raises(InvalidRequest, match="which has left"):
+        driver.get(named("spare", 1))
+    assert driver.get(named("other", 2)).rank == 1
+    with pytest.raises(StaleIncarnation):
+        driver.get(named("spare", 1))
+    assert driver.get(named("spare", 3)).rank == 2, "but a new one joins anew"
+
+
+def rolled_back(driver: Driver, *ranks: RankState) -> None:
+    state = JobState(1, len(ranks), Async(), 0, 3, ranks)
+    driver.core.ranks.roll_back(state, is_new=False)
+    driver.fenced = lambda server, order: RankFenced(
+        None, NEVER, 9, finished={one.rank: one.finished for one in ranks}.get(order.rank, NEVER)
+    )
+
+
+def test_a_rollback_gives_a_rank_back_to_who_had_it_then(driver: Driver) -> None:
+    """Its holder, which joined later, joins anew; it does not fence the other."""
+    spare = replaced(driver)
+    rolled_back(driver, RankState(0, None, 3, False), RankState(1, None, 3, False))
+    with pytest.raises(RolledBack):
+        driver.get(RenewLease(1, spare.incarnation, 9))
+    one = join(driver, 1, 2, None)
+    assert (one.rank, one.clock) == (1, 4)
+    assert driver.get(named("spare", 2)).rank == 2
+    assert driver.get(GetCluster()).ranks == {1: one.incarnation, 2: 1}
+
+
+def test_a_rollback_leaves_a_rank_to_who_had_begun(driver: Driver) -> None:
+    replaced(driver)
+    rolled_back(driver, RankState(0, None, 6, False), RankState(1, None, 6, False))
+    assert driver.get(named("spare", 2)).rank == 1
+    with pytest.raises(JobMismatch, match="rank 1 is that of 'spare'"):
+        join(driver, 1, 2, None)
+
+
+def test_who_joins_while_the_cluster_goes_back_asks_again(driver: Driver) -> None:
+    in_job(driver)
+    Roster(driver)
+    asked = named("spare", 1)
+    request = driver.ask(asked)
+    driver.settle()
+    driver.core._numbering.begin_timeline(0)
+    rolled_back(driver, RankState(0, None, 3, False), RankState(1, None, 3, False))
+    driver.tick(0.0)
+    assert isinstance(driver.outcomes[request], Recovering)
+    again = join(driver, 0, 2, None)
+    driver.ask(asked)
+    driver.settle()
+    assert [order.rank for order in orders_for(driver, again)] == [2]
+
+
+def test_who_has_joined_again_since_a_rollback_is_told_of_it_no_more(driver: Driver) -> None:
+    """Its lease may be renewed just as it leaves."""
+    in_job(driver, mode=Async())
+    rolled_back(driver, RankState(0, None, 3, False), RankState(1, None, 3, False))
+    again = join(driver, 1, 2, None)
+    leave(driver, again, 1)
+    with pytest.raises(InvalidRequest, match="which has not joined or has left"):
+        driver.get(RenewLease(1, again.incarnation, 9))
 
 
 # --- refused --------------------------------------------------------------------------------------------------------------------
@@ -381,10 +539,7 @@ def test_a_rank_that_a_rollback_took_away_is_given_anew(driver: Driver) -> None:
     in_job(driver, mode=Async())
     driver.fenced = lambda server, order: UNKNOWN
     assert driver.get(wants_in(nonce=8)).rank == 2
-    assert driver.core.job is not None
-    driver.core.job.go_back(JobState(1, 2, Async(), 0, 3, ()))
-    driver.core.ranks.joined.clear()
-    driver.core.ranks.incarnations.clear()
+    driver.core.ranks.roll_back(JobState(1, 2, Async(), 0, 3, ()), is_new=False)
     driver.get(JoinJob(0, 2, None, 20))
     joined = driver.get(wants_in(nonce=8))
     assert (joined.rank, joined.incarnation) == (2, 2)

@@ -22,7 +22,7 @@ def step(client: Client, value: float = 1.0) -> None:
 
 
 def joined(cluster: InProcess) -> Client:
-    return cluster.connect(patience=PATIENT, joins=True)
+    return cluster.connect(patience=PATIENT, join="spare")
 
 
 @pytest.mark.parametrize("mode", [Async(), BoundedStaleness(5)], ids=str)
@@ -68,7 +68,7 @@ def test_nobody_joins_a_job_that_does_not_run() -> None:
 def test_who_joins_may_not_ask_for_another_mode() -> None:
     cluster = InProcess(1)
     with cluster.connect(0, 1, Async()), pytest.raises(JobMismatch):
-        cluster.connect(None, None, Sync(), joins=True)
+        cluster.connect(None, None, Sync(), join="spare")
 
 
 @pytest.mark.parametrize("mode", [Sync(), BoundedStaleness(1)], ids=str)

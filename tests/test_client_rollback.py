@@ -9,7 +9,7 @@ from clients import ITEM, alone, each_mode, ones
 from inprocess import PATIENT, InProcess
 from polling import poll_until
 from ps_proto.errors import RolledBack
-from ps_proto.values import Mode, Sync
+from ps_proto.values import Async, Mode, Sync
 from ps_worker.client import Client
 
 IDS = range(20)  # so that each of the servers has some
@@ -83,6 +83,46 @@ def test_without_a_checkpoint_all_begins_anew(mode: Mode) -> None:
         assert rows(resumed) == {0}
         step(resumed)
         assert rows(resumed) == {-1}
+
+
+@pytest.mark.parametrize("saves_before", [True, False])
+def test_who_has_joined_by_name_finds_its_rank_again_or_joins_anew(saves_before: bool) -> None:
+    """Its rank was another worker's until that had left, which the cluster goes back behind, or not."""
+    cluster, first = trained(Async(), saves=False, lease_s=60.0)
+    leaver = cluster.connect(patience=PATIENT, join="leaver")
+    assert (leaver.rank, leaver.clock) == (1, 4)
+    if saves_before:
+        first.checkpoint("/kept")
+    leaver.close()
+    spare = cluster.connect(patience=PATIENT, join="spare")
+    assert spare.rank == 1
+    step(captured(spare), 2)
+    if not saves_before:
+        first.checkpoint("/kept")
+    cluster.restart("server-1")
+    with pytest.raises(RolledBack):
+        spare.pull("item", IDS)
+    again = captured(cluster.connect(patience=PATIENT, join="spare", resume=True))
+    leaver = cluster.connect(patience=PATIENT, join="leaver", resume=True)
+    if saves_before:
+        assert (again.rank, again.is_resumed, again.resume) == (2, False, b"")
+        assert (leaver.rank, leaver.clock, leaver.is_resumed) == (1, 4, False)
+    else:
+        assert (again.rank, again.is_resumed, again.resume) == (1, True, b"clock %d" % again.clock)
+        assert leaver.rank == 2
+    for client in (first, spare, again, leaver):
+        client.disconnect()
+
+
+def test_who_joined_after_the_checkpoint_is_told_so() -> None:
+    cluster, first = trained(Async())
+    spare = cluster.connect(patience=PATIENT, join="spare")
+    cluster.restart("server-1")
+    for call in ("pull", "push"):
+        with pytest.raises(RolledBack, match=r"which is of before rank 1 joined. Start this worker again to join anew"):
+            CALLS[call](spare)
+    for client in (first, spare):
+        client.disconnect()
 
 
 def test_a_worker_that_asks_nobody_learns_of_it_from_its_lease() -> None:

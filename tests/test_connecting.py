@@ -40,7 +40,9 @@ def test_a_differing_job_is_refused_and_the_client_leaves_no_thread() -> None:
         {"rank": 0, "world_size": 2**40},
         {"rank": 0, "world_size": 1, "mode": "sync"},
         {"resume": True},
-        {"rank": 0, "world_size": 1, "join": True},
+        {"rank": 0, "world_size": 1, "join": "spare"},
+        {"join": True},
+        {"join": ""},
         {"rank": 0, "world_size": 1, "on_lost_worker": "hope"},
         {"on_lost_worker": "continue"},
         {"rpc_timeout_s": 0},
@@ -70,9 +72,9 @@ def test_who_joins_a_running_job_gets_a_rank() -> None:
     peers.on(JoinJob, JobJoined(1, 30, 6, 3, Sync(), 0, peers.map, (), rank=2))
     asked = []
     peers.hooks.insert(0, lambda call: asked.append(call.body) if isinstance(call.body, JoinJob) else None)
-    client = Client("coordinator:1", PeersTransport(peers), PATIENCE, None, None, None, joins=True)
+    client = Client("coordinator:1", PeersTransport(peers), PATIENCE, None, None, None, join="spare")
     client.disconnect()
-    assert asked == [JoinJob(OBSERVER, 0, None, asked[0].nonce, 10.0)]
+    assert asked == [JoinJob(OBSERVER, 0, None, asked[0].nonce, 10.0, name="spare")]
     assert (client.rank, client.world_size, client.clock, client.is_resumed) == (2, 3, 30, False)
 
 

@@ -68,7 +68,10 @@ def test_a_rank_outside_the_world_is_refused(driver: Driver, rank: int, world_si
     assert driver.bodies(FenceRank) == []
 
 
-@pytest.mark.parametrize(("wish", "field_name"), [({"on_lost_worker": "hope"}, "on_lost_worker"), ({"rank": -1}, "rank")])
+@pytest.mark.parametrize(
+    ("wish", "field_name"),
+    [({"on_lost_worker": "hope"}, "on_lost_worker"), ({"rank": -1, "name": "spare"}, "rank"), ({"name": "spare"}, "name")],
+)
 def test_what_this_version_does_not_do_is_refused_by_its_name(driver: Driver, wish: dict[str, Any], field_name: str) -> None:
     with pytest.raises(InvalidRequest) as raised:
         driver.get(replace(JoinJob(0, 2, SYNC, 1), **wish))

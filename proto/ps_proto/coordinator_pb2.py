@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ps_proto import common_pb2 as ps__proto_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aps_proto/coordinator.proto\x12\x0browstead.v1\x1a\x15ps_proto/common.proto\"P\n\x0eRegisterServer\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\r\n\x05nonce\x18\x04 \x01(\x04\"^\n\x10ServerRegistered\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x14\n\x0cmust_recover\x18\x03 \x01(\x08\x12\x0f\n\x07\x63luster\x18\x04 \x01(\x04\"\x96\x01\n\x07JoinJob\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x12\n\nworld_size\x18\x02 \x01(\x05\x12\"\n\x04mode\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\r\n\x05nonce\x18\x04 \x01(\x04\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\x12\x0e\n\x06resume\x18\x06 \x01(\x08\x12\x16\n\x0eon_lost_worker\x18\x07 \x01(\t\"\x9f\x02\n\tJobJoined\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\r\n\x05\x63lock\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61rrier\x18\x03 \x01(\x03\x12\x12\n\nworld_size\x18\x04 \x01(\x05\x12\"\n\x04mode\x18\x05 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x10\n\x08timeline\x18\x06 \x01(\x03\x12(\n\tshard_map\x18\x07 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12&\n\x06tables\x18\x08 \x03(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x0c\n\x04rank\x18\t \x01(\x05\x12\x0e\n\x06resume\x18\n \x01(\x0c\x12\x12\n\nis_resumed\x18\x0b \x01(\x08\x12\x0f\n\x07lease_s\x18\x0c \x01(\x01\">\n\nRenewLease\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"H\n\x0cLeaseRenewed\x12&\n\x06orders\x18\x01 \x03(\x0b\x32\x16.rowstead.v1.StepOrder\x12\x10\n\x08timeline\x18\x02 \x01(\x03\"-\n\x08LeaveJob\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"C\n\x0b\x43reateTable\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"4\n\x0cTableCreated\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\"\x1c\n\nGetCluster\x12\x0e\n\x06wait_s\x18\x01 \x01(\x01\"\xc1\x03\n\x07\x43luster\x12\x18\n\x10servers_expected\x18\x01 \x01(\x05\x12(\n\tshard_map\x18\x02 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12&\n\x06tables\x18\x03 \x03(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x10\n\x08timeline\x18\x04 \x01(\x03\x12\x12\n\nworld_size\x18\x05 \x01(\x05\x12\"\n\x04mode\x18\x06 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12.\n\x05ranks\x18\x07 \x03(\x0b\x32\x1f.rowstead.v1.Cluster.RanksEntry\x12\x32\n\x07servers\x18\x08 \x03(\x0b\x32!.rowstead.v1.Cluster.ServersEntry\x12\x0c\n\x04lost\x18\t \x03(\x05\x12\x12\n\ncheckpoint\x18\n \x01(\x03\x12\x0e\n\x06notice\x18\x0b \x01(\t\x12\x0c\n\x04left\x18\x0c \x03(\x05\x1a,\n\nRanksEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cServersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x0eTakeCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\x12\x10\n\x08\x61t_least\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\"|\n\x0f\x43heckpointTaken\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x0e\n\x06nbytes\x18\x05 \x01(\x03\x12\x0e\n\x06took_s\x18\x06 \x01(\x01\x12\x0f\n\x07stall_s\x18\x07 \x01(\x01\"s\n\x07\x42\x61rrier\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\r\n\x05value\x18\x05 \x01(\x03\x12\x12\n\nhas_passed\x18\x06 \x01(\x08\" \n\rBarrierPassed\x12\x0f\n\x07minimum\x18\x01 \x01(\x03\x32\x97\x04\n\x0b\x43oordinator\x12L\n\x0eRegisterServer\x12\x1b.rowstead.v1.RegisterServer\x1a\x1d.rowstead.v1.ServerRegistered\x12\x37\n\x07JoinJob\x12\x14.rowstead.v1.JoinJob\x1a\x16.rowstead.v1.JobJoined\x12\x34\n\x08LeaveJob\x12\x15.rowstead.v1.LeaveJob\x1a\x11.rowstead.v1.Done\x12@\n\nRenewLease\x12\x17.rowstead.v1.RenewLease\x1a\x19.rowstead.v1.LeaseRenewed\x12\x42\n\x0b\x43reateTable\x12\x18.rowstead.v1.CreateTable\x1a\x19.rowstead.v1.TableCreated\x12;\n\nGetCluster\x12\x17.rowstead.v1.GetCluster\x1a\x14.rowstead.v1.Cluster\x12;\n\x07\x42\x61rrier\x12\x14.rowstead.v1.Barrier\x1a\x1a.rowstead.v1.BarrierPassed\x12K\n\x0eTakeCheckpoint\x12\x1b.rowstead.v1.TakeCheckpoint\x1a\x1c.rowstead.v1.CheckpointTakenb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aps_proto/coordinator.proto\x12\x0browstead.v1\x1a\x15ps_proto/common.proto\"P\n\x0eRegisterServer\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\r\n\x05nonce\x18\x04 \x01(\x04\"^\n\x10ServerRegistered\x12\x0e\n\x06server\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x14\n\x0cmust_recover\x18\x03 \x01(\x08\x12\x0f\n\x07\x63luster\x18\x04 \x01(\x04\"\xa4\x01\n\x07JoinJob\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x12\n\nworld_size\x18\x02 \x01(\x05\x12\"\n\x04mode\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\r\n\x05nonce\x18\x04 \x01(\x04\x12\x0e\n\x06wait_s\x18\x05 \x01(\x01\x12\x0e\n\x06resume\x18\x06 \x01(\x08\x12\x16\n\x0eon_lost_worker\x18\x07 \x01(\t\x12\x0c\n\x04name\x18\x08 \x01(\t\"\x9f\x02\n\tJobJoined\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\r\n\x05\x63lock\x18\x02 \x01(\x03\x12\x0f\n\x07\x62\x61rrier\x18\x03 \x01(\x03\x12\x12\n\nworld_size\x18\x04 \x01(\x05\x12\"\n\x04mode\x18\x05 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x10\n\x08timeline\x18\x06 \x01(\x03\x12(\n\tshard_map\x18\x07 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12&\n\x06tables\x18\x08 \x03(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x0c\n\x04rank\x18\t \x01(\x05\x12\x0e\n\x06resume\x18\n \x01(\x0c\x12\x12\n\nis_resumed\x18\x0b \x01(\x08\x12\x0f\n\x07lease_s\x18\x0c \x01(\x01\">\n\nRenewLease\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\r\n\x05\x63lock\x18\x03 \x01(\x03\"H\n\x0cLeaseRenewed\x12&\n\x06orders\x18\x01 \x03(\x0b\x32\x16.rowstead.v1.StepOrder\x12\x10\n\x08timeline\x18\x02 \x01(\x03\"-\n\x08LeaveJob\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"C\n\x0b\x43reateTable\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\"4\n\x0cTableCreated\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\"\x1c\n\nGetCluster\x12\x0e\n\x06wait_s\x18\x01 \x01(\x01\"\xc1\x03\n\x07\x43luster\x12\x18\n\x10servers_expected\x18\x01 \x01(\x05\x12(\n\tshard_map\x18\x02 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12&\n\x06tables\x18\x03 \x03(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x10\n\x08timeline\x18\x04 \x01(\x03\x12\x12\n\nworld_size\x18\x05 \x01(\x05\x12\"\n\x04mode\x18\x06 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12.\n\x05ranks\x18\x07 \x03(\x0b\x32\x1f.rowstead.v1.Cluster.RanksEntry\x12\x32\n\x07servers\x18\x08 \x03(\x0b\x32!.rowstead.v1.Cluster.ServersEntry\x12\x0c\n\x04lost\x18\t \x03(\x05\x12\x12\n\ncheckpoint\x18\n \x01(\x03\x12\x0e\n\x06notice\x18\x0b \x01(\t\x12\x0c\n\x04left\x18\x0c \x03(\x05\x1a,\n\nRanksEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x1a.\n\x0cServersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x0eTakeCheckpoint\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04\x66ull\x18\x02 \x01(\x08\x12\x10\n\x08\x61t_least\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\"|\n\x0f\x43heckpointTaken\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0c\n\x04rows\x18\x04 \x01(\x03\x12\x0e\n\x06nbytes\x18\x05 \x01(\x03\x12\x0e\n\x06took_s\x18\x06 \x01(\x01\x12\x0f\n\x07stall_s\x18\x07 \x01(\x01\"s\n\x07\x42\x61rrier\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\r\n\x05value\x18\x05 \x01(\x03\x12\x12\n\nhas_passed\x18\x06 \x01(\x08\" \n\rBarrierPassed\x12\x0f\n\x07minimum\x18\x01 \x01(\x03\x32\x97\x04\n\x0b\x43oordinator\x12L\n\x0eRegisterServer\x12\x1b.rowstead.v1.RegisterServer\x1a\x1d.rowstead.v1.ServerRegistered\x12\x37\n\x07JoinJob\x12\x14.rowstead.v1.JoinJob\x1a\x16.rowstead.v1.JobJoined\x12\x34\n\x08LeaveJob\x12\x15.rowstead.v1.LeaveJob\x1a\x11.rowstead.v1.Done\x12@\n\nRenewLease\x12\x17.rowstead.v1.RenewLease\x1a\x19.rowstead.v1.LeaseRenewed\x12\x42\n\x0b\x43reateTable\x12\x18.rowstead.v1.CreateTable\x1a\x19.rowstead.v1.TableCreated\x12;\n\nGetCluster\x12\x17.rowstead.v1.GetCluster\x1a\x14.rowstead.v1.Cluster\x12;\n\x07\x42\x61rrier\x12\x14.rowstead.v1.Barrier\x1a\x1a.rowstead.v1.BarrierPassed\x12K\n\x0eTakeCheckpoint\x12\x1b.rowstead.v1.TakeCheckpoint\x1a\x1c.rowstead.v1.CheckpointTakenb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,35 +41,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVERREGISTERED']._serialized_start=148
   _globals['_SERVERREGISTERED']._serialized_end=242
   _globals['_JOINJOB']._serialized_start=245
-  _globals['_JOINJOB']._serialized_end=395
-  _globals['_JOBJOINED']._serialized_start=398
-  _globals['_JOBJOINED']._serialized_end=685
-  _globals['_RENEWLEASE']._serialized_start=687
-  _globals['_RENEWLEASE']._serialized_end=749
-  _globals['_LEASERENEWED']._serialized_start=751
-  _globals['_LEASERENEWED']._serialized_end=823
-  _globals['_LEAVEJOB']._serialized_start=825
-  _globals['_LEAVEJOB']._serialized_end=870
-  _globals['_CREATETABLE']._serialized_start=872
-  _globals['_CREATETABLE']._serialized_end=939
-  _globals['_TABLECREATED']._serialized_start=941
-  _globals['_TABLECREATED']._serialized_end=993
-  _globals['_GETCLUSTER']._serialized_start=995
-  _globals['_GETCLUSTER']._serialized_end=1023
-  _globals['_CLUSTER']._serialized_start=1026
-  _globals['_CLUSTER']._serialized_end=1475
-  _globals['_CLUSTER_RANKSENTRY']._serialized_start=1383
-  _globals['_CLUSTER_RANKSENTRY']._serialized_end=1427
-  _globals['_CLUSTER_SERVERSENTRY']._serialized_start=1429
-  _globals['_CLUSTER_SERVERSENTRY']._serialized_end=1475
-  _globals['_TAKECHECKPOINT']._serialized_start=1477
-  _globals['_TAKECHECKPOINT']._serialized_end=1555
-  _globals['_CHECKPOINTTAKEN']._serialized_start=1557
-  _globals['_CHECKPOINTTAKEN']._serialized_end=1681
-  _globals['_BARRIER']._serialized_start=1683
-  _globals['_BARRIER']._serialized_end=1798
-  _globals['_BARRIERPASSED']._serialized_start=1800
-  _globals['_BARRIERPASSED']._serialized_end=1832
-  _globals['_COORDINATOR']._serialized_start=1835
-  _globals['_COORDINATOR']._serialized_end=2370
+  _globals['_JOINJOB']._serialized_end=409
+  _globals['_JOBJOINED']._serialized_start=412
+  _globals['_JOBJOINED']._serialized_end=699
+  _globals['_RENEWLEASE']._serialized_start=701
+  _globals['_RENEWLEASE']._serialized_end=763
+  _globals['_LEASERENEWED']._serialized_start=765
+  _globals['_LEASERENEWED']._serialized_end=837
+  _globals['_LEAVEJOB']._serialized_start=839
+  _globals['_LEAVEJOB']._serialized_end=884
+  _globals['_CREATETABLE']._serialized_start=886
+  _globals['_CREATETABLE']._serialized_end=953
+  _globals['_TABLECREATED']._serialized_start=955
+  _globals['_TABLECREATED']._serialized_end=1007
+  _globals['_GETCLUSTER']._serialized_start=1009
+  _globals['_GETCLUSTER']._serialized_end=1037
+  _globals['_CLUSTER']._serialized_start=1040
+  _globals['_CLUSTER']._serialized_end=1489
+  _globals['_CLUSTER_RANKSENTRY']._serialized_start=1397
+  _globals['_CLUSTER_RANKSENTRY']._serialized_end=1441
+  _globals['_CLUSTER_SERVERSENTRY']._serialized_start=1443
+  _globals['_CLUSTER_SERVERSENTRY']._serialized_end=1489
+  _globals['_TAKECHECKPOINT']._serialized_start=1491
+  _globals['_TAKECHECKPOINT']._serialized_end=1569
+  _globals['_CHECKPOINTTAKEN']._serialized_start=1571
+  _globals['_CHECKPOINTTAKEN']._serialized_end=1695
+  _globals['_BARRIER']._serialized_start=1697
+  _globals['_BARRIER']._serialized_end=1812
+  _globals['_BARRIERPASSED']._serialized_start=1814
+  _globals['_BARRIERPASSED']._serialized_end=1846
+  _globals['_COORDINATOR']._serialized_start=1849
+  _globals['_COORDINATOR']._serialized_end=2384
 # @@protoc_insertion_point(module_scope)

@@ -32,7 +32,7 @@ class ServerRegistered(_message.Message):
     def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ..., must_recover: _Optional[bool] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class JoinJob(_message.Message):
-    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s", "resume", "on_lost_worker")
+    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s", "resume", "on_lost_worker", "name")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +40,7 @@ class JoinJob(_message.Message):
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     ON_LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     mode: _common_pb2.Setting
@@ -47,7 +48,8 @@ class JoinJob(_message.Message):
     wait_s: float
     resume: bool
     on_lost_worker: str
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ..., resume: _Optional[bool] = ..., on_lost_worker: _Optional[str] = ...) -> None: ...
+    name: str
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ..., resume: _Optional[bool] = ..., on_lost_worker: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class JobJoined(_message.Message):
     __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables", "rank", "resume", "is_resumed", "lease_s")

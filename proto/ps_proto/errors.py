@@ -206,7 +206,10 @@ class StaleTimeline(ParameterServerError):
 
 @dataclass(eq=False)
 class RolledBack(ParameterServerError):
-    """A worker whose rows are gone: the cluster went back, and what the worker did since is withdrawn. `clock`: the rank's next step."""
+    """A worker whose rows are gone: the cluster went back, and what the worker did since is withdrawn.
+
+    `clock`: the rank's next step; -1 where that was before the rank joined the job.
+    """
 
     code = "ABORTED"
     rank: int
@@ -214,10 +217,10 @@ class RolledBack(ParameterServerError):
     timeline: int
 
     def __str__(self) -> str:
-        return (
-            f"The cluster lost a server and went back to its last checkpoint (timeline {self.timeline}), "
-            f"where rank {self.rank} goes on with step {self.clock}. Start this worker again to resume there."
-        )
+        went_back = f"The cluster lost a server and went back to its last checkpoint (timeline {self.timeline})"
+        if self.clock < 0:
+            return f"{went_back}, which is of before rank {self.rank} joined. Start this worker again to join anew."
+        return f"{went_back}, where rank {self.rank} goes on with step {self.clock}. Start this worker again to resume there."
 
 
 @dataclass(eq=False)

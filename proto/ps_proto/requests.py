@@ -572,7 +572,8 @@ class JoinJob:
 
     `nonce`: a random uint64 that names this try to join, so that a repeated message does not become another incarnation.
     `wait_s`: how long the servers may take, which all must hear of it; then Unreachable names the one that did not answer.
-    `rank` -1: join the running job under a rank that the coordinator chooses. `resume`: go on where the rank was (R15).
+    `rank` -1: join the running job under a rank that the coordinator chooses; it is `name`'s, and who joins under that again gets it back.
+    `resume`: go on where the rank was (R15).
     `on_lost_worker`: "wait" or "continue", which the first one of a job fixes too; "": as the job has it.
     """
 
@@ -583,6 +584,7 @@ class JoinJob:
     wait_s: float = 0.0
     resume: bool = False
     on_lost_worker: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

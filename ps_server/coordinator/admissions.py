@@ -1,7 +1,7 @@
 """Workers that join a running job: under a rank that has left, as the next rank, or anew under one that was removed (R6, R8)."""
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ ADMIT = "admit"
 ANY_RANK = -1
 LOOK_AGAIN_S = 0.25  # at servers that have not followed an order yet
 FAILED_AGAIN_S = 1.0
+NAME_CHARS_MAX = 255
 
 
 class Admissions:
@@ -59,26 +60,28 @@ class Admissions:
     def join(self, request: int, body: JoinJob, now_s: float) -> None:
         """Let a worker join, at once or from the end of a step on."""
         job = self._ranks.running
+        _check_name(body)
         if body.rank == ANY_RANK:
             if job is None:
                 raise InvalidRequest("rank", "-1, and no job runs", "a rank: the first workers of a job say who they are")
-            rank = self._rank_of(job, body.nonce)
+            rank = self._rank_of(job, body)
             if rank is None:
                 self._admit(request, body, job, self._free_rank(job), now_s)
                 return
             body = replace(body, rank=rank, world_size=job.world_size)
         if job is not None and body.rank in (job.left & job.removed) | _under_way(job):
+            self._ranks.check_holder(job, body)
             self._admit(request, body, job, body.rank, now_s)
         else:
             self._ranks.join(request, body, now_s)
 
-    def _rank_of(self, job: Job, nonce: int) -> int | None:
-        """Return the rank that a try was given before; None where it has none, or lost it since the cluster went back."""
-        rank = self._ranks.incarnations.rank_of(nonce)
-        if rank is None or rank in _under_way(job) or rank in job.still_in or self._ranks.incarnations.has_left(rank):
+    def _rank_of(self, job: Job, body: JoinJob) -> int | None:
+        """Return the rank that this very try was given before, or that its name holds; None where it is to get one."""
+        rank = self._ranks.incarnations.rank_of(body.nonce)
+        if rank is not None:
             return rank
-        self._ranks.incarnations.forget(rank, nonce)
-        return None
+        held = job.holders.ranks_of(body.name)
+        return next((rank for rank in held if rank not in job.left - job.removed or rank in _under_way(job)), None)
 
     def _free_rank(self, job: Job) -> int:
         """Return the lowest rank that has left, but for those that were removed, whose workers may come back; else the next one."""
@@ -94,15 +97,22 @@ class Admissions:
         self._ranks.check_same(job, body)
         if isinstance(job.mode, Sync) and job.mode.backup_workers:
             raise JobMismatch("backup_workers", str(job.mode.backup_workers), "0, so that it can join")
-        incarnations = self._ranks.incarnations
-        incarnation = incarnations.became(rank, body.nonce) or incarnations.begin(rank, body.nonce)
+        incarnations, timeline = self._ranks.incarnations, self._numbering.timeline
+        became, newest = incarnations.became(rank, body.nonce), incarnations.newest(rank)
+        if became is not None and became < newest:
+            raise StaleIncarnation(rank, newest, became)
+        incarnation = became or incarnations.begin(rank, body.nonce)
         if rank not in _under_way(job):
+            if body.rank == ANY_RANK:
+                job.holders.take(rank, body.name)
             job.orders.append(StepOrder(self._numbering.next_order(), ADMIT, rank, incarnation))
             self._ranks.keep_job()
             self._look_s = -math.inf
-        self._asked[rank] = body.resume and body.rank != ANY_RANK
+        self._asked[rank] = body.resume and rank in job.removed
 
         def attempt() -> Body | None:
+            if timeline != self._numbering.timeline:
+                raise Recovering("The coordinator", f"the cluster went back to a checkpoint while rank {rank} joined")
             newest = incarnations.newest(rank)
             if incarnation < newest:
                 raise StaleIncarnation(rank, newest, incarnation)
@@ -157,11 +167,11 @@ class Admissions:
             yield self._orders.resolve_rank(rank, incarnation, fact, start)
         else:
             # Some servers may have it already, from a coordinator that died: then the others take it from the same step.
-            start = max(since) if max(since) != NEVER else max(answer.clock_max for answer in fenced) + 1
+            start = max(since) if max(since) != NEVER else _next_step(fenced)
             yield self._orders.admit_rank(rank, incarnation, start)
         if job is not self._ranks.running or incarnation != self._ranks.incarnations.newest(rank):
             return False
-        job.admit(rank)
+        job.admit(rank, start)
         self._ranks.keep_job()
         is_resumed = self._asked.get(rank, False) and fact is not None
         self._ranks.take_in(rank, incarnation, start, fact.resume if is_resumed and fact is not None else b"", is_resumed)
@@ -169,6 +179,19 @@ class Admissions:
             del self._ranks.joined[rank]
         self._notices.say(f"Rank {rank} joins the job: from step {start} on it has {len(job.still_in)} ranks.")
         return True
+
+
+def _next_step(fenced: Sequence[RankFenced]) -> int:
+    """Return a step that nobody has come to; one that does not follow on the last of who had the rank: each step tells whose it is."""
+    return max([answer.clock_max + 1 for answer in fenced] + [answer.finished + 2 for answer in fenced if answer.has_left])
+
+
+def _check_name(body: JoinJob) -> None:
+    if (body.rank == ANY_RANK) != bool(body.name) or len(body.name) > NAME_CHARS_MAX:
+        want = (
+            f"of 1 to {NAME_CHARS_MAX} characters with rank -1, and empty with another: whoever joins a running job has a name of its own"
+        )
+        raise InvalidRequest("name", repr(body.name), want)
 
 
 def _under_way(job: Job) -> set[int]:

@@ -39,6 +39,10 @@ class Incarnations:
         """Return the rank that a try to join was given; None where it is a new one, or one of long ago."""
         return next((number for number, rank in self._ranks.items() if nonce in rank.nonces), None)
 
+    def known(self) -> list[int]:
+        """Return every rank that has an incarnation."""
+        return list(self._ranks)
+
     def inside(self) -> dict[int, int]:
         """Return the incarnation of each rank whose newest one takes part in the job."""
         return {number: rank.incarnation for number, rank in self._ranks.items() if rank.is_in}
@@ -59,9 +63,9 @@ class Incarnations:
         self._keep(rank)
         return have.incarnation
 
-    def forget(self, rank: int, nonce: int) -> None:
-        """Let a try to join be a new one."""
-        del self._ranks[rank].nonces[nonce]
+    def forget_tries(self, rank: int) -> None:
+        """Let every try to join that was given the rank be a new one."""
+        self._ranks[rank].nonces.clear()
         self._keep(rank)
 
     def join(self, rank: int) -> None:

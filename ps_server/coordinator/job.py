@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ps_proto.requests import JobState, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
+from ps_server.coordinator.holders import Holders
 from ps_server.coordinator.stored import StoredJob
 
 
@@ -22,6 +23,7 @@ class Job:
     left: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)  # those that did not say so themselves; one may be about to leave
     barriers: Generations = field(default_factory=Generations)
+    holders: Holders = field(default_factory=Holders)
     world_size_asked: int = 0  # what its first workers ask for, before others were admitted
     is_offered: bool = False  # it was taken up again, and nobody takes part in it yet: who asks for another job gets one
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
@@ -45,6 +47,7 @@ class Job:
             world_size_asked=stored.world_size_asked,
             is_offered=not inside,
             orders=list(stored.orders),
+            holders=Holders(stored.holders),
         )
 
     def stored(self) -> StoredJob:
@@ -62,6 +65,7 @@ class Job:
             self.barriers.earlier(),
             self.world_size_asked,
             tuple(self.orders),
+            self.holders.stored(),
         )
 
     @property
@@ -80,8 +84,9 @@ class Job:
             self.barriers.forget(rank)
         self.ranks[rank] = incarnation
 
-    def admit(self, rank: int) -> None:
-        """Let the rank, one that has left or the next, be in it: every server has followed the order."""
+    def admit(self, rank: int, since: int) -> None:
+        """Let the rank, one that has left or the next, be in it from a step on: every server has followed the order."""
+        self.holders.begin(rank, since)
         self.world_size = max(self.world_size, rank + 1)
         self.left.discard(rank)
         self.removed.discard(rank)
@@ -101,8 +106,8 @@ class Job:
         """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
         return self.world_size_asked <= world_size <= self.world_size
 
-    def go_back(self, state: JobState) -> None:
-        """Be as a checkpoint has it; nobody takes part yet, and barriers are come to again."""
+    def go_back(self, state: JobState) -> set[int]:
+        """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands."""
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
         self.removed &= self.left
@@ -110,3 +115,4 @@ class Job:
         self.ranks.clear()
         self.barriers.go_back()
         self.orders.clear()
+        return self.holders.go_back({rank.rank: rank.finished for rank in state.ranks})

@@ -35,7 +35,7 @@ class Ranks:
     ) -> None:
         self.job: Job | None = None
         self.joined: dict[int, JobJoined] = {}  # rank -> the answer that it got last: a repeated message gets it again
-        self._rolled_back: dict[int, int] = {}  # rank -> the step with which it goes on after the last rollback
+        self._rolled_back: dict[int, int] = {}  # rank that has yet to join after the last rollback -> its step there; NEVER: none
         self.incarnations = Incarnations(stored.ranks if stored is not None else {}, journal)
         self._members = members
         self._tables = tables
@@ -113,12 +113,14 @@ class Ranks:
                 return (yield from self._after_leaving(job, body))
             # One that was admitted and finished nothing since goes on where it was before.
             since = max(answer.since for answer in fenced)
+            if fact is not None and fact.clock < job.holders.since(body.rank):
+                fact = None  # of the one who had the rank before
             resume = fact if body.resume and fact is not None and (fact.clock == start - 1 or since == start) else None
         if body.rank in job.left:
             raise Recovering("The coordinator", f"rank {body.rank} was leaving the job while it was joined anew")
-        is_resumed = body.resume and start > job.first_clock
+        is_resumed = body.resume and start > max(job.first_clock, job.holders.since(body.rank))
         # One that goes on where it was, and had not come further than its first step, runs all of its script, with each barrier of it.
-        barrier = 0 if body.resume and not is_resumed else None
+        barrier = 0 if body.resume and not is_resumed and not body.name else None
         return self.take_in(body.rank, incarnation, start, resume.resume if resume is not None else b"", is_resumed, barrier)
 
     def _after_leaving(self, job: Job, body: JoinJob) -> Plan:
@@ -148,6 +150,7 @@ class Ranks:
             job.removed.remove(rank)
             self.keep_job()
         self.incarnations.join(rank)
+        self._rolled_back.pop(rank, None)
         self.leases.renew(rank)
         self.joined[rank] = JobJoined(
             incarnation,
@@ -171,6 +174,8 @@ class Ranks:
         if job is not None and job.is_offered and not job.is_as(body):
             job = None
         if job is None:
+            if body.name:
+                raise InvalidRequest("rank", f"{body.rank}, and its job is over", "of a job that runs")
             if body.mode is None:
                 raise InvalidRequest("mode", "None", "given by the first worker of a job, such as mode=ps.Sync()")
             self._tables.check_job(body.mode)
@@ -182,12 +187,22 @@ class Ranks:
             job.on_lost_worker = body.on_lost_worker
             self.keep_job()
         self.check_same(job, body)
+        self.check_holder(job, body)
         if body.rank in job.left & job.removed:  # since it asked: if it asks again, it is admitted
             raise Recovering("The coordinator", f"rank {body.rank} was being removed from the job while it was joined anew")
         if body.rank in job.left:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
         return job
+
+    def check_holder(self, job: Job, body: JoinJob) -> None:
+        """Raise where a worker wants a rank that is another's: JobMismatch, or Recovering where it was this one's when it asked."""
+        holder = job.holders.name_of(body.rank)
+        if body.name not in ("", holder):
+            raise Recovering("The coordinator", f"rank {body.rank} was that of {body.name!r} until the cluster went back to a checkpoint")
+        if not body.name and holder:
+            still = ", ".join(map(str, job.still_in))
+            raise JobMismatch("roster", f"{still}: rank {body.rank} is that of {holder!r}, which joined by name", f"rank {body.rank}")
 
     def check_same(self, job: Job, body: JoinJob) -> None:
         """Raise JobMismatch where a worker wants another mode than its job has, or another end for those that are lost."""
@@ -213,12 +228,14 @@ class Ranks:
         if state is None or state.number != job.number:
             first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
             state = JobState(job.number, job.world_size_asked, job.mode, first, first, ())
-        job.go_back(state)
+        for rank in job.go_back(state):
+            self.incarnations.forget_tries(rank)
         self.leases.clear()  # nobody can join, and with that renew one, before all have gone back
         self.joined.clear()
         self.incarnations.clear()
         finished = {rank.rank: rank.finished for rank in state.ranks}
-        self._rolled_back = {rank: max(finished.get(rank, NEVER) + 1, state.first_clock) for rank in range(state.world_size)}
+        self._rolled_back = dict.fromkeys(self.incarnations.known(), NEVER)  # of those that joined since
+        self._rolled_back |= {rank: max(finished.get(rank, NEVER) + 1, state.first_clock) for rank in range(state.world_size)}
         self.keep_job()
         return state
 

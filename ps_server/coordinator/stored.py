@@ -101,8 +101,17 @@ class StoredMinimum:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredHolder:
+    """Whose a rank is, and since which step; NEVER: it has yet to begin."""
+
+    rank: int
+    name: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job: see job.Job, and Generations for its barriers."""
+    """A job: see job.Job, Generations for its barriers, and Holders."""
 
     number: int
     world_size: int
@@ -116,6 +125,7 @@ class StoredJob:
     earlier: tuple[StoredMinimum, ...]
     world_size_asked: int
     orders: tuple[StepOrder, ...]
+    holders: tuple[StoredHolder, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, RolledBack, StaleIncarnation, StaleOrder, StaleTimeline
-from ps_proto.requests import OBSERVER, Fence, Ids
+from ps_proto.requests import NEVER, OBSERVER, Fence, Ids
 from sharding.hashing import table_salt
 from sharding.partition import all_owned
 from sharding.shard_map import ShardMap
@@ -36,8 +36,8 @@ class Membership:
 
     def check(self, fence: Fence) -> None:
         """Raise where the sender is behind, or where this server cannot follow it yet."""
-        if fence.timeline < self.timeline and fence.rank in self._clocks:
-            raise RolledBack(fence.rank, self._clocks[fence.rank], self.timeline)
+        if fence.timeline < self.timeline and fence.rank != OBSERVER:
+            raise RolledBack(fence.rank, self._clocks.get(fence.rank, NEVER), self.timeline)
         self.check_timeline(fence.timeline)
         shard_map = self.check_ready()
         if fence.map_version != shard_map.version:

@@ -33,10 +33,12 @@ class Membership:
         cluster = yield from self._peers.ask_coordinator(GetCluster(wait_s=self._peers.wait_s))
         self._view.take_cluster(cluster)
 
-    def join(self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool, on_lost_worker: str) -> Operation[None]:
+    def join(
+        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool, on_lost_worker: str, name: str
+    ) -> Operation[None]:
         """Take a rank in the job; see `JoinJob`."""
         yield from self.observe()
-        asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker)
+        asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker, name)
         joined = yield from self._peers.ask_recovered_coordinator(asked)
         self._view.take_rank(joined)
         self._barrier = self._passed = joined.barrier

@@ -117,14 +117,14 @@ class Worker:
         return self._membership.observe()
 
     def join(
-        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool = False, on_lost_worker: str = ""
+        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool = False, on_lost_worker: str = "", name: str = ""
     ) -> Operation[None]:
-        """Take a rank in the job; OBSERVER: one that the coordinator chooses.
+        """Take a rank in the job; OBSERVER: the one that `name` holds, or one that the coordinator chooses.
 
         nonce   a random uint64, so that a repeated message does not fence the worker that it made.
         resume  go on where the rank was, and not above every step that is known of it (R15).     on_lost_worker  as in JoinJob.
         """
-        return self._membership.join(rank, world_size, mode, nonce, resume, on_lost_worker)
+        return self._membership.join(rank, world_size, mode, nonce, resume, on_lost_worker, name)
 
     def create_table(self, spec: TableSpec) -> Operation[TableSpec]:
         """Create the table, or check that the one that exists is the same; return it as it stands, with the optimizer asked for."""

@@ -30,7 +30,7 @@ def step(*clients: Client) -> None:
 
 def join_for_a_step(address: str) -> int:
     """Join the running job, do a step, leave it; return under which rank."""
-    with connect(address, join=True) as client:
+    with connect(address, join="spare") as client:
         step(client)
         assert client.rank is not None
         return client.rank

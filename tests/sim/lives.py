@@ -7,7 +7,7 @@ lives.run()                                      # until every worker has ended 
 
 A kill comes at an instant, in the middle of a turn, before or after a commit, or between two calls of the disk. The launcher starts what
 died after a pause, and a worker that ended with an error, too. It starts one again that had ended well where the cluster has gone back
-since: what it did may be gone.
+since and its rank is in the job once more: what it did is gone.
 """
 
 from collections import Counter
@@ -28,12 +28,11 @@ RENEWALS = 3  # of a lease, within its time
 
 @dataclass
 class _Rank:
-    """A worker that the launcher keeps alive. `timeline`: the cluster's when this life began; `is_spared`: nobody kills it now."""
+    """A worker that the launcher keeps alive. `timeline`: the cluster's when this life began, or was last seen to need no other."""
 
     name: str
     make_script: Callable[[int], Callable[[Worker], Script]]
     node: WorkerNode
-    is_spared: Callable[[], bool] = lambda: False
     timeline: int = 0
     is_over: bool = False
 
@@ -55,12 +54,10 @@ class Lives:
         for name in self.sim.shards:
             self._watch_edge(name)
 
-    def add(
-        self, name: str, make_script: Callable[[int], Callable[[Worker], Script]], is_spared: Callable[[], bool] = lambda: False
-    ) -> None:
+    def add(self, name: str, make_script: Callable[[int], Callable[[Worker], Script]]) -> None:
         """Keep a worker alive until its script has ended well."""
         node = self.sim.worker(name, make_script(self._nonce()))
-        self._ranks[name] = rank = _Rank(name, make_script, node, is_spared, self.timeline)
+        self._ranks[name] = rank = _Rank(name, make_script, node, self.timeline)
         self._watch(rank)
 
     def worker(self, name: str) -> WorkerNode:
@@ -99,7 +96,7 @@ class Lives:
     def kill(self, name: str) -> None:
         """Kill a process now."""
         node = self.sim.nodes[name]
-        if node.is_dead or (name in self._ranks and (node.is_done or self._ranks[name].is_spared())):
+        if node.is_dead or (name in self._ranks and node.is_done):
             return
         if isinstance(node, CoreNode):
             node.die()
@@ -185,9 +182,20 @@ class Lives:
         edge.on_end = lambda: self.sim.nodes[name].die() if edge.error is not None else None
 
     def _start_worker(self, rank: _Rank) -> None:
+        """Start it again, unless it died after it had left: where it was the last one, all that it did would begin another job."""
+        if self._is_dead("coordinator"):
+            self._later(self._start_worker, rank)
+            return
+        if self._is_out(rank):
+            rank.is_over, rank.timeline = True, self.timeline
+            return
         rank.is_over, rank.timeline = False, self.timeline
         rank.node = self.sim.worker(rank.name, rank.make_script(self._nonce()))
         self._watch(rank)
+
+    def _is_out(self, rank: _Rank) -> bool:
+        job = self.sim.coordinator.job
+        return job is not None and rank.node.worker.rank in job.left - job.removed
 
     def _watch(self, rank: _Rank) -> None:
         node = rank.node

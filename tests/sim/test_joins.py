@@ -9,10 +9,11 @@ import pytest
 
 from jobs import TABLES, checksum, counting_table, gradients_of, halves, ids_of
 from naive.training import train_by
-from ps_proto.errors import InvalidRequest, JobMismatch
-from ps_proto.requests import OBSERVER
+from ps_proto.errors import InvalidRequest, JobMismatch, RolledBack
+from ps_proto.requests import NEVER, OBSERVER, RollBack
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from ps_server.coordinator.schedule import Schedule
+from ps_server.events import Asked, Effect, Event
 from ps_server.shard.shard import Shard
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
@@ -32,6 +33,8 @@ class NotingShard(Shard):
     """Notes of whom each step was folded; a step that is folded again, after a rollback, anew."""
 
     rosters: dict[int, tuple[int, ...]]  # of all servers of a run: they must agree
+    noted: dict[tuple[int, int], tuple[int, ...]]
+    finished: dict[int, dict[int, int]]  # timeline -> the last step of each rank that is in the rows with which it begins
 
     def __init__(self, server: str, rows_max: int | None = None, awaits_registration: bool = False) -> None:
         super().__init__(server, rows_max, awaits_registration=awaits_registration)
@@ -48,41 +51,40 @@ class NotingShard(Shard):
 
         self.steps.on_fold = note
 
-    noted: dict[tuple[int, int], tuple[int, ...]]
+    def handle(self, event: Event, now_s: float) -> list[Effect]:
+        if isinstance(event, Asked) and isinstance(event.body, RollBack):
+            order = event.body
+            self.finished[order.timeline] = {state.rank: state.finished for state in order.job.ranks} if order.job is not None else {}
+        return super().handle(event, now_s)
 
 
 def noting() -> type[NotingShard]:
     """Return the class for one run."""
-    return type("NotingShard", (NotingShard,), {"rosters": {}, "noted": {}})
+    return type("NotingShard", (NotingShard,), {"rosters": {}, "noted": {}, "finished": {}})
 
 
 @dataclass
 class Member:
-    """A worker that has a rank, or asks for one; it leaves after step `last`, and the job ends with step `STEPS`."""
+    """A worker that says which of the first two ranks it has, or joins by name.
 
-    rank: int
-    world_size: int
+    It leaves after step `last`, and the job ends with step `STEPS`.
+    """
+
     mode: Mode
+    rank: int = OBSERVER
+    name: str = ""
     last: int = STEPS - 1
     pause_s: float = 1.0
-    pushed: dict[tuple[int, int], None] = field(default_factory=dict)  # (rank, step) that were done
-
-    def has_no_rank(self) -> bool:
-        """Return whether nobody knows yet which one it got: if it died now, that one would be lost, and its next life get another."""
-        return self.rank == OBSERVER
+    pushed: set[tuple[int, int, int]] = field(default_factory=set)  # rank, step and timeline of pushes that were acknowledged
 
     def script(self, nonce: int) -> Callable[[Worker], Script]:
         def script(worker: Worker) -> Script:
             try:
-                yield from worker.join(self.rank, self.world_size, self.mode, nonce, resume=self.rank != OBSERVER)
+                yield from worker.join(self.rank, 0 if self.name else 2, self.mode, nonce, resume=True, name=self.name)
             except (InvalidRequest, JobMismatch):
-                if self.rank == OBSERVER:
-                    return  # the job was over before it could be admitted
-                if self.world_size == 2:
+                if not self.name:
                     raise
-                self.rank, self.world_size = OBSERVER, 2  # its admission was rolled back
-                yield from worker.join(self.rank, self.world_size, self.mode, nonce + (1 << 40))
-            self.rank, self.world_size = worker.rank, worker.world_size
+                return  # the job was over before it could be admitted, or it had left when it was killed
             yield from self._work(worker)
             yield from worker.leave()
 
@@ -98,9 +100,9 @@ class Trainer(Member):
             yield from worker.create_table(spec)
         while worker.clock <= self.last:
             step = worker.clock
-            ids = {spec.name: ids_of(self.rank, step, spec.name) for spec in TABLES}
+            ids = {spec.name: ids_of(worker.rank, step, spec.name) for spec in TABLES}
             rows = yield from worker.pull(list(ids.items()))
-            gradients = {name: gradients_of(self.rank, step, ids[name], read) for name, read in zip(ids, rows, strict=True)}
+            gradients = {name: gradients_of(worker.rank, step, ids[name], read) for name, read in zip(ids, rows, strict=True)}
             yield Pause(self.pause_s)
             for half in (0, 1):
                 parts = {name: halves(its.size)[half] for name, its in ids.items()}
@@ -111,12 +113,12 @@ class Trainer(Member):
 class Counter(Member):
     def _work(self, worker: Worker) -> Script:
         yield from worker.create_table(counting_table("a"))
-        ids = np.arange(OWN_IDS, dtype=np.uint64) + np.uint64(self.rank * OWN_IDS)
+        ids = np.arange(OWN_IDS, dtype=np.uint64) + np.uint64(worker.rank * OWN_IDS)
         while worker.clock <= self.last:
             yield from worker.pull([("a", ids)])
             yield Pause(self.pause_s)
             yield from worker.push([("a", ids[: worker.clock + 1], np.ones((worker.clock + 1, 2), np.float32))])
-            self.pushed[self.rank, worker.clock] = None
+            self.pushed.add((worker.rank, worker.clock, worker.fence().timeline))
             yield from worker.end_step()
 
 
@@ -126,15 +128,15 @@ def run(seed: int, mode: Mode, member: type[Member], kinds: tuple[str, ...]) -> 
     schedule = Schedule(ROOT, every_s=4.0, keep=3, full_every=3)
     sim = Simulation(seed, 1 + seed % 3, ROUGH, shards, schedule=schedule, lease_s=2.0, awaits_registration=True)
     lives = Lives(sim)
-    members: list[Member] = [member(0, 2, mode), member(1, 2, mode, last=7), member(OBSERVER, 2, mode), member(OBSERVER, 2, mode)]
+    members = [member(mode, 0), member(mode, 1, last=7), member(mode, name="joins"), member(mode, name="replaces")]
     for number, one in enumerate(members[:2]):
         lives.add(f"worker-{number}", one.script)
     if kinds:
         lives.disturb(until_s=25.0, every_s=6.0, kinds=kinds)
     sim.run(until=lambda: max(shard.clocks.clock_max for shard in sim.shards.values()) >= 2)
-    lives.add("joins", members[2].script, members[2].has_no_rank)
+    lives.add("joins", members[2].script)
     sim.run(until=lambda: lives.worker("worker-1").is_done or lives.is_over())
-    lives.add("replaces", members[3].script, members[3].has_no_rank)
+    lives.add("replaces", members[3].script)
     lives.run()
     sim.check()
     return lives, members, shards
@@ -148,10 +150,16 @@ def check_bits(seed: int, kinds: tuple[str, ...]) -> Lives:
     return lives
 
 
+def counts(shards: type[NotingShard], rank: int, step: int, timeline: int) -> bool:
+    """Return whether no rollback has withdrawn a push."""
+    return all([step <= finished.get(rank, NEVER) for later, finished in shards.finished.items() if later > timeline])
+
+
 def check_counts(seed: int, mode: Mode, kinds: tuple[str, ...]) -> Lives:
-    lives, members, _ = run(seed, mode, Counter, kinds)
-    for rank in range(3):
-        done = {step for member in members for its, step in member.pushed if its == rank}
+    lives, members, shards = run(seed, mode, Counter, kinds)
+    pushed = [push for member in members for push in member.pushed if counts(shards, *push)]
+    for rank in range(4):
+        done = {step for its, step, _ in pushed if its == rank}
         for id in range(OWN_IDS):
             row = lives.sim.row("a", rank * OWN_IDS + id)
             assert row == [-float(sum(step >= id for step in done))] * 2, f"seed {seed}, rank {rank}"
@@ -159,6 +167,12 @@ def check_counts(seed: int, mode: Mode, kinds: tuple[str, ...]) -> Lives:
 
 
 KINDS = ("worker", "coordinator")
+ALL_KINDS = (*KINDS, "server")
+
+
+def has_withdrawn(lives: Lives) -> bool:
+    """Return whether a worker had joined that was none at the checkpoint to which all went back."""
+    return any([isinstance(error, RolledBack) and error.clock == NEVER for error in lives.errors])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,3 +184,25 @@ def test_each_step_is_of_its_roster(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_each_push_of_those_who_come_and_go_counts_once(seed: int, mode: Mode) -> None:
     assert check_counts(seed, mode, KINDS if seed % 2 else ()).timeline == 0
+
+
+def test_each_step_is_of_its_roster_also_where_all_go_back() -> None:
+    runs = [check_bits(seed, ALL_KINDS) for seed in range(6)]
+    assert any([lives.timeline > 0 for lives in runs])
+    assert any([has_withdrawn(lives) for lives in runs])
+
+
+@pytest.mark.parametrize("mode", [Async(), BoundedStaleness(1)], ids=str)
+def test_each_push_counts_once_also_where_all_go_back(mode: Mode) -> None:
+    runs = [check_counts(seed, mode, ALL_KINDS) for seed in range(6)]
+    assert any([lives.timeline > 0 for lives in runs])
+    assert any([has_withdrawn(lives) for lives in runs])
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(7200)
+def test_who_comes_and_goes_changes_nothing_else_in_a_long_search() -> None:
+    for seed in range(1000, 1600):
+        check_bits(seed, ALL_KINDS)
+        check_counts(seed, Async(), ALL_KINDS)
+        check_counts(seed, BoundedStaleness(seed % 3), ALL_KINDS)
