@@ -26,6 +26,7 @@ from ps_proto.requests import (
     CreateTable,
     Done,
     Fence,
+    FenceRank,
     Finished,
     GetCluster,
     GetStats,
@@ -331,6 +332,19 @@ def test_who_joins_it_again_keeps_others_from_another_job() -> None:
     join(two.driver, 0)
     with pytest.raises(JobMismatch):
         join(two.driver, 0, world_size=1)
+
+
+def test_an_admission_that_waits_for_the_end_of_it_is_no_more() -> None:
+    """Its rank would be in the job with nobody behind it: who joined asks anew, and may get another."""
+    two = fleet()
+    two.driver.ask(JoinJob(0, 2, None, 50))  # the plan that runs, behind which the admission waits
+    request = two.driver.ask(JoinJob(-1, 0, None, 60, 30.0, name="spare"))
+    two.restart(1)
+    two.find(found())
+    assert two.is_over
+    assert isinstance(two.driver.outcomes[request], Recovering)
+    assert [body for _, body in two.driver.bodies(FenceRank) if body.rank == 2] == []
+    assert two.driver.get(GetCluster()).world_size == 2
 
 
 def test_ranks_meet_again_at_the_barriers_that_they_come_to_again() -> None:

@@ -144,6 +144,8 @@ class Admissions:
         return [self._look_s] if job is not None and job.orders and not self._plans.has(ADMIT) else []
 
     def _plan(self, job: Job, rank: int) -> Plan:
+        if rank not in _under_way(job):  # the cluster has gone back since: the order is no more
+            return Done()
         try:
             is_admitted = yield from self._follow(job, rank)
         except ParameterServerError as error:

@@ -123,7 +123,10 @@ class Counter(Member):
 
 
 def run(seed: int, mode: Mode, member: type[Member], kinds: tuple[str, ...]) -> tuple[Lives, list[Member], type[NotingShard]]:
-    """Begin with two ranks; a third one joins, rank 1 leaves, and somebody joins in its place."""
+    """Begin with two ranks; a third one joins, rank 1 leaves, and somebody joins in its place.
+
+    Where servers die, one does soon after each has asked to join: all go back to before that, or behind it.
+    """
     shards = noting()
     schedule = Schedule(ROOT, every_s=4.0, keep=3, full_every=3)
     sim = Simulation(seed, 1 + seed % 3, ROUGH, shards, schedule=schedule, lease_s=2.0, awaits_registration=True)
@@ -134,9 +137,11 @@ def run(seed: int, mode: Mode, member: type[Member], kinds: tuple[str, ...]) -> 
     if kinds:
         lives.disturb(until_s=25.0, every_s=6.0, kinds=kinds)
     sim.run(until=lambda: max(shard.clocks.clock_max for shard in sim.shards.values()) >= 2)
-    lives.add("joins", members[2].script)
-    sim.run(until=lambda: lives.worker("worker-1").is_done or lives.is_over())
-    lives.add("replaces", members[3].script)
+    for name, joining in (("joins", members[2]), ("replaces", members[3])):
+        lives.add(name, joining.script)
+        if "server" in kinds:
+            sim.time.at(sim.time.now_s + sim.rng.uniform(0.0, 6.0), lives.kill, "server-0")
+        sim.run(until=lambda: lives.worker("worker-1").is_done or lives.is_over())
     lives.run()
     sim.check()
     return lives, members, shards
