@@ -151,8 +151,9 @@ class SavedNames:
 class PartHead:
     """All of a part's instant but the rows. `incarnation`: of the server.
 
-    `clocks`: rank -> the last step that counts as finished by it. `left`: rank -> the last step of whose roster it is. `facts`: rank -> the
-    fact of exactly its clock, where there is one. `counters`: the server's numbers of each table, for people.
+    `clocks`: rank -> the last step that counts as finished by it. `since`: rank that was admitted -> its first step then.
+    `left`: rank -> the last step of whose roster it is. `facts`: rank -> the fact of exactly its clock, where there is one. `counters`: the
+    server's numbers of each table, for people.
     """
 
     step: int
@@ -162,6 +163,7 @@ class PartHead:
     incarnation: int
     tables: tuple[TableHead, ...]
     clocks: dict[int, int]
+    since: dict[int, int]
     left: dict[int, int]
     facts: dict[int, Finished]
     names: SavedNames

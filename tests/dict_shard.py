@@ -87,7 +87,7 @@ class DictShard:
         version = self.shard_map.version
         counters = {"user": {"rows_pushed": 3.0}}
         self._head = PartHead(
-            self.step, 3, self.timeline, version, 5, tuple(heads), dict(self.clocks), dict(self.left), dict(self.facts), saved, counters
+            self.step, 3, self.timeline, version, 5, tuple(heads), dict(self.clocks), {}, dict(self.left), dict(self.facts), saved, counters
         )
 
     def ask(self, body: Any) -> Any:

@@ -58,6 +58,7 @@ def write_part(
     clocks: Mapping[int, int] | None = None,
     facts: Mapping[int, int] | None = None,
     left: Mapping[int, int] | None = None,
+    since: Mapping[int, int] | None = None,
     table: str = TABLE.name,
     server: str | None = None,
 ) -> PartWritten:
@@ -87,6 +88,7 @@ def write_part(
         job=job,
         clocks=dict(clocks or {0: step - 1, 1: step - 1}),
         facts=dict(facts),
+        since=dict(since or {}),
         left=dict(left or {}),
         names=put(names_of(number, shard), encode(names)),
         resume=put(resume_of(number, shard), encode({f"rank-{rank}": np.frombuffer(b"state", np.uint8) for rank in facts})),

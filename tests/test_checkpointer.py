@@ -8,6 +8,7 @@ from ps_proto.errors import InvalidRequest, OptimizerFailed, Recovering, StaleOr
 from ps_proto.requests import (
     NEVER,
     OBSERVER,
+    AdmitRank,
     AskCheckpoint,
     BeginCheckpoint,
     CancelCheckpoint,
@@ -150,6 +151,14 @@ def test_where_no_table_is_synchronous_each_rank_resumes_where_it_is() -> None:
     head = open_part(talk, 1)
     assert (head.step, head.clocks, head.left) == (2, {0: 2, 1: 0, 2: 1}, {1: 0})
     assert head.facts == {0: Finished(2, resume=b"2"), 1: Finished(0)}
+
+
+def test_a_part_says_since_when_it_has_who_joined_a_running_job() -> None:
+    talk = Conversation(Async())
+    talk.get(AdmitRank(1, 0, 2, 1, 3))
+    begin(talk, 12)
+    head = read_part(talk, work_of(talk)).head
+    assert (head.clocks, head.since) == ({0: NEVER, 1: NEVER, 2: 2}, {2: 3})
 
 
 def test_a_schedule_of_a_job_without_synchronous_tables_waits_for_the_least_clock() -> None:

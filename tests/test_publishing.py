@@ -210,6 +210,13 @@ def test_a_rank_that_not_all_servers_know_of_is_refused(store: DictStore) -> Non
     assert (refusal.server, refusal.reason) == ("server-1", "its part is of ranks [0, 1], not [0, 1, 2]")
 
 
+def test_a_rank_that_is_another_worker_on_one_server_than_on_another_is_refused(store: DictStore) -> None:
+    """One left and another joined in its place, between the instants of the two, and may have pushed where it is known."""
+    parts = [write_part(store, 7, 0, clocks={0: 7, 1: 9}, since={1: 9}), write_part(store, 7, 1, clocks={0: 7, 1: 5})]
+    refusal = refusal_of(store, task_of(7, parts, job=replace(JOB, mode=Async())))
+    assert (refusal.server, refusal.reason) == ("server-1", "its part is of ranks admitted, with their first steps {}, not {1: 9}")
+
+
 @pytest.mark.parametrize("known", [1, 3])
 def test_the_job_has_the_ranks_of_the_instant_and_not_those_that_the_coordinator_counts(store: DictStore, known: int) -> None:
     parts = [write_part(store, 7, shard, clocks={0: 6, 1: 6, 2: 6}) for shard in range(2)]

@@ -45,6 +45,7 @@ class TakenPart:
             incarnation=membership.incarnation,
             tables=tuple(heads),
             clocks=clocks,
+            since=dict(steps.clocks.since),
             left=left,
             facts={rank: fact for rank, fact in facts.items() if fact is not None},
             names=window.saved(membership.owned_buckets()),

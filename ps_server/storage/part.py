@@ -33,9 +33,10 @@ class TablePart(Entry):
 class Part(Entry):
     """All of it.
 
-    By rank: `clocks`, the last step that it finished here, -1 for none; `facts`, the step whose resume state lies in `resume`, where there
-    is one; `left`, the step after which it left, where it did. `job`: the job's number, 0 before the first. `step`: the step at work, all
-    before which are in the rows. `counters`: by table, for people. `stall_s`: the longest turn meanwhile.
+    By rank: `clocks`, the last step that it finished here, -1 for none; `since`, the step with which it began, where it was admitted to a
+    running job; `facts`, the step whose resume state lies in `resume`, where there is one; `left`, the step after which it left, where it
+    did. `job`: the job's number, 0 before the first. `step`: the step at work, all before which are in the rows. `counters`: by table, for
+    people. `stall_s`: the longest turn meanwhile.
     """
 
     format: Literal["rowstead part"] = "rowstead part"
@@ -48,6 +49,7 @@ class Part(Entry):
     step: int
     job: int
     clocks: dict[int, int]
+    since: dict[int, int]
     facts: dict[int, int]
     left: dict[int, int]
     names: FileEntry

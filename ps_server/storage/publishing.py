@@ -99,7 +99,8 @@ def _entry_of(task: PublishCheckpoint, shard: int, written: PartWritten) -> Part
 def _check_instant(task: PublishCheckpoint, parts: list[Part]) -> None:
     """Raise CheckpointFailed unless the parts are of one map, timeline and job, and of one step where tables are synchronous.
 
-    A rank that some server does not know yet is being admitted; another one may have pushes of it by its own instant.
+    A rank that some server does not know yet, or not since the same step, is being admitted; another one may have pushes of it by its own
+    instant.
     """
     first = parts[0]
     for server, part in zip(task.shard_map.servers, parts, strict=True):
@@ -111,6 +112,7 @@ def _check_instant(task: PublishCheckpoint, parts: list[Part]) -> None:
             "timeline": (part.timeline, first.timeline),
             "job": (part.job, task.job.number if task.job else first.job),
             "ranks": (sorted(part.clocks), sorted(first.clocks)),
+            "ranks admitted, with their first steps": (part.since, first.since),
             "step": (part.step, first.step if _is_synchronous(task) else part.step),
         }
         for field, (have, want) in compared.items():

@@ -46,6 +46,7 @@ def save_part(task: SavePart, file_bytes: int = FILE_BYTES, piece_bytes: int = P
         step=head.step,
         job=head.job,
         clocks=head.clocks,
+        since=head.since,
         facts={rank: fact.clock for rank, fact in head.facts.items()},
         left=head.left,
         names=names,
