@@ -14,7 +14,6 @@ from ps_server.shard.table import Places, Table
 from ps_worker.asking import Asker, Operation, Patience, World
 from ps_worker.protocol import Worker
 from ps_worker.protocol import key_lists as worker_lists
-from sharding.arrays import read_only
 from sim.cluster import Simulation
 from sim.relearning import ROUGH, Forgetful, counted, relearned, wrong_rows
 
@@ -134,7 +133,14 @@ def test_a_worker_that_takes_a_list_for_what_it_is_not_is_found(worker_class: ty
 
 
 def test_slots_that_outlive_a_clear_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Table, "_remove", lambda table, ids, slots: table._index.remove(read_only(ids)))
+    clear_all = Table.clear_all
+
+    def clear_but_slots(table: Table) -> None:
+        standing = table._standing
+        clear_all(table)
+        table._standing = standing
+
+    monkeypatch.setattr(Table, "clear_all", clear_but_slots)
     assert is_found(Shard)
 
 
