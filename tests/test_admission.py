@@ -400,6 +400,7 @@ def test_a_rank_that_is_somebodys_is_not_had_by_its_number(driver: Driver) -> No
     assert replaced(driver).rank == 1
     with pytest.raises(JobMismatch, match="rank 1 is that of 'spare', which joined by name"):
         join(driver, 1, 2, None)
+    assert driver.get(GetCluster()).left == (1,), "so that nobody starts that worker again"
 
 
 def test_a_message_that_comes_late_brings_nobody_back(driver: Driver) -> None:

@@ -33,12 +33,23 @@ def test_only_who_has_yet_to_begin_begins() -> None:
 def test_a_rollback_gives_each_rank_to_who_had_it_at_the_checkpoint() -> None:
     holders = held((2, "a", 3), (1, "b", 5), (2, "c", 9), (3, "d", 10))
     holders.take(4, "e")  # its admission is under way
-    assert holders.go_back({0: 8, 1: 8, 2: 8, 3: 8}) == {3, 4}
+    assert holders.go_back({0: 8, 1: 8, 2: 8, 3: 8}, 4) == {3, 4}
     assert [holders.name_of(rank) for rank in range(5)] == ["", "b", "c", "", ""], "rank 2 was to begin with step 9, which is the next one"
-    assert holders.go_back({0: 7, 1: 7, 2: 7}) == {2}
+    assert holders.go_back({0: 7, 1: 7, 2: 7}, 4) == {2}
     assert holders.name_of(2) == "a"
-    assert holders.go_back({0: 3, 1: 3}) == {1, 2}
+    assert holders.go_back({0: 3, 1: 3}, 3) == {1, 2}
     assert [holders.name_of(rank) for rank in range(3)] == ["", "", ""]
+
+
+def test_a_rank_that_all_servers_had_admitted_by_the_checkpoint_is_its_holders() -> None:
+    """The coordinator had yet to hear of it."""
+    holders = Holders()
+    holders.take(2, "a")
+    assert holders.go_back({0: 8, 1: 8, 2: 8}, 2) == set()
+    assert (holders.name_of(2), holders.since(2)) == ("a", 9)
+    holders.take(2, "b")  # once "a" has left
+    assert holders.go_back({0: 8, 1: 8, 2: 8}, 3) == {2}
+    assert holders.name_of(2) == "a"
 
 
 def test_it_is_stored_and_keeps_the_last_of_each_rank() -> None:

@@ -675,7 +675,7 @@ class Cluster:
     lost: tuple[int, ...] = ()
     checkpoint: int = 0
     notice: str = ""
-    left: tuple[int, ...] = ()  # the ranks that have left the job that runs, or ran last, by their own word
+    left: tuple[int, ...] = ()  # ranks whose first workers have left the job that runs, or ran last, by their own word
 
 
 @dataclass(frozen=True, slots=True)

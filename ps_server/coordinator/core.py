@@ -184,7 +184,7 @@ class CoordinatorCore:
             lost=tuple(sorted(self.ranks.leases.lost)),
             checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
-            left=tuple(sorted(job.left - job.removed)) if job else (),
+            left=tuple(sorted((job.left - job.removed) | job.holders.ranks())) if job else (),
         )
 
     @property

@@ -34,6 +34,10 @@ class Holders:
         holder = self._last(rank)
         return holder.since if holder is not None else NEVER
 
+    def ranks(self) -> set[int]:
+        """Return every rank that somebody holds."""
+        return {holder.rank for holder in self._holders}
+
     def ranks_of(self, name: str) -> list[int]:
         """Return the ranks that a name holds, the one that it took last first. It has left all of them but one."""
         ranks = dict.fromkeys([holder.rank for holder in reversed(self._holders) if holder.name == name])
@@ -52,8 +56,14 @@ class Holders:
         if holder is not None and holder.since == NEVER:
             self._holders[self._holders.index(holder)] = replace(holder, since=since)
 
-    def go_back(self, finished: Mapping[int, int]) -> set[int]:
-        """Be as at a checkpoint, where each rank of the job has finished this step; return the ranks that change hands."""
+    def go_back(self, finished: Mapping[int, int], world_size: int) -> set[int]:
+        """Be as at a checkpoint, where each rank of the job has finished this step; return the ranks that change hands.
+
+        world_size  of the job as it was known until now: the checkpoint may have one rank more, which all servers had admitted by then.
+        """
+        for rank in [holder.rank for holder in self._holders if holder.since == NEVER]:
+            if world_size <= rank and rank in finished:
+                self.begin(rank, finished[rank] + 1)  # who has yet to hear of its rank has done nothing in it
         before = list(self._holders)
         self._holders = [holder for holder in before if holder.since != NEVER and holder.since - 1 <= finished.get(holder.rank, NEVER)]
         return {holder.rank for holder in before if holder not in self._holders}

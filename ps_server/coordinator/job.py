@@ -108,6 +108,7 @@ class Job:
 
     def go_back(self, state: JobState) -> set[int]:
         """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands."""
+        change_hands = self.holders.go_back({rank.rank: rank.finished for rank in state.ranks}, self.world_size)
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
         self.removed &= self.left
@@ -115,4 +116,4 @@ class Job:
         self.ranks.clear()
         self.barriers.go_back()
         self.orders.clear()
-        return self.holders.go_back({rank.rank: rank.finished for rank in state.ranks})
+        return change_hands
