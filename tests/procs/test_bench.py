@@ -63,6 +63,7 @@ def test_checkpoints_are_written_and_loaded(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+@pytest.mark.deep  # that a job recovers is what test_crash_sync.py shows each time
 def test_a_job_recovers_whoever_is_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run_quick(tmp_path / "bench.json", "--case=recover")
     printed = capsys.readouterr()

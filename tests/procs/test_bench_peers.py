@@ -37,6 +37,7 @@ def run_quick(path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return code, json.loads(path.read_text())
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("hasty")
 def test_torch_rpc_and_ours_do_every_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, written = run_quick(tmp_path / "peers.json", "--peer=torch.rpc", "--memory=shipped")

@@ -77,7 +77,7 @@ def test_dlrm_learns_and_says_how_it_went() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ["--mode=async", "--table-dtype=bfloat16"],
+        pytest.param(["--mode=async", "--table-dtype=bfloat16"], marks=pytest.mark.deep),
         ["--mode=bounded", "--bound=2", "--wire=int8", "--prefetch", "--depth=4", "--overlap-pushes", "--slow-ms=1"],
     ],
     ids=" ".join,
@@ -100,6 +100,7 @@ def test_dlrm_trains_alone_on_a_log_of_ones_own(tmp_path: Path) -> None:
     assert "best reachable" not in job.stdout
 
 
+@pytest.mark.deep  # test_training_beside_torch.py compares smaller models each time
 def test_dlrm_ends_with_the_same_bits_with_1_and_5_servers() -> None:
     checksums = set()
     for servers in (1, 5):
@@ -131,7 +132,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(monkeypatch: pytest.Monkey
 # --- DLRM, its MLPs under DDP -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 def test_hybrid_dlrm_learns_on_a_log_that_ranks_share_unequally(mode: str, tmp_path: Path) -> None:
     rows = "7112"  # 6,401 of them to train on: 50 batches for either rank, and one more row for rank 0
     job = launched("hybrid_ddp.py", "--rows", rows, "--batch", "128", "--mode", mode, "--save", str(tmp_path / "model"))
@@ -152,7 +153,7 @@ def test_hybrid_dlrm_learns_alone() -> None:
 # --- the others -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", [alone, launched])
+@pytest.mark.parametrize("run", [pytest.param(alone, marks=pytest.mark.deep), launched])
 def test_deepfm_learns(run: Run) -> None:
     job = run("deepfm.py", "--rows", "6000")
     assert job.returncode == 0, job.stderr
@@ -161,7 +162,7 @@ def test_deepfm_learns(run: Run) -> None:
     assert 0.70 < after <= best, job.stdout
 
 
-@pytest.mark.parametrize("run", [alone, launched])
+@pytest.mark.parametrize("run", [alone, pytest.param(launched, marks=pytest.mark.deep)])
 def test_two_tower_learns(run: Run) -> None:
     job = run("two_tower.py", "--steps", "150")
     assert job.returncode == 0, job.stderr
@@ -170,7 +171,7 @@ def test_two_tower_learns(run: Run) -> None:
     assert after > 10.0, job.stdout
 
 
-@pytest.mark.parametrize("run", [alone, launched])
+@pytest.mark.parametrize("run", [alone, pytest.param(launched, marks=pytest.mark.deep)])
 def test_image_classifier_learns(run: Run) -> None:
     job = run("image_classifier.py", "--steps", "100")
     assert job.returncode == 0, job.stderr

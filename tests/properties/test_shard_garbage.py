@@ -138,7 +138,7 @@ KINDS["load facts"] = (1, st.builds(LoadFacts, TIMELINES, st.dictionaries(STEPS,
 requests = st.sampled_from([kind for kind, (often, _) in KINDS.items() for _ in range(often)]).flatmap(lambda kind: KINDS[kind][1])
 
 
-@settings(max_examples=160)
+@settings(max_examples=80)
 @given(
     asked=st.lists(requests, min_size=20, max_size=60),
     world_size=st.sampled_from([0, 1, 1, 2]),

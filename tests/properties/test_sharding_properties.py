@@ -76,7 +76,10 @@ def test_a_join_moves_exactly_the_newcomer_s_quota(weights: list[float], new_wei
     assert len(moved) == naive.held(after)["newcomer"]
 
 
-@pytest.mark.parametrize(("seed", "weights"), [(1, [1.0]), (2, [1.0, 2.0, 3.0]), (3, [0.1, 0.3, 0.7, 1.3])])
+@pytest.mark.parametrize(
+    ("seed", "weights"),
+    [pytest.param(1, [1.0], marks=pytest.mark.deep), pytest.param(2, [1.0, 2.0, 3.0], marks=pytest.mark.deep), (3, [0.1, 0.3, 0.7, 1.3])],
+)
 def test_300_random_joins_and_leaves_make_no_move_beyond_the_least_possible(seed: int, weights: list[float]) -> None:
     rng = random.Random(seed)
     servers = cluster([rng.choice(weights) for _ in range(8)])
