@@ -100,7 +100,7 @@ def grow(world: World, mode: Mode) -> Script:
     crew = Crew(world)
     crew.add(first, 100)
     crew.add(second, 101)
-    (third,) = yield [JoinJob(-1, 0, None, 102)]
+    (third,) = yield [JoinJob(-1, 0, None, 102, name="spot")]
     assert crew.add(third, 102).rank == 2
     shards = [shard.steps.clocks for shard in world.shards.values()]
     assert [clocks.first_of(2) for clocks in shards] == [third.clock] * 2

@@ -12,6 +12,7 @@ from ps_proto.errors import (
     NotOwner,
     ParameterServerError,
     Recovering,
+    RolledBack,
     StaleIncarnation,
     StaleOrder,
     StaleTimeline,
@@ -39,7 +40,8 @@ def test_a_request_of_the_newest_passes() -> None:
 @pytest.mark.parametrize(
     ("fence", "error"),
     [
-        (replace(GOOD, timeline=1), StaleTimeline),
+        (replace(GOOD, timeline=1), RolledBack),
+        (Fence(map_version=3, timeline=1), StaleTimeline),  # an observer's
         (replace(GOOD, timeline=3), Recovering),
         (replace(GOOD, map_version=2), NotOwner),
         (replace(GOOD, map_version=4), MapBehind),

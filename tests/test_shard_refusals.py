@@ -15,9 +15,9 @@ from ps_proto.errors import (
     ParameterServerError,
     Recovering,
     RequestTooLarge,
+    RolledBack,
     StaleIncarnation,
     StalenessTimeout,
-    StaleTimeline,
     TableFull,
     UnknownTable,
 )
@@ -51,7 +51,7 @@ Ask = Callable[[], object]
 @pytest.mark.parametrize(
     ("fence", "error"),
     [
-        (Fence(1, 1, incarnation=2, timeline=-1), StaleTimeline),
+        (Fence(1, 1, incarnation=2, timeline=-1), RolledBack),
         (Fence(1, 1, incarnation=2, timeline=1), Recovering),
         (Fence(0, 1, incarnation=2), NotOwner),
         (Fence(2, 1, incarnation=2), MapBehind),
