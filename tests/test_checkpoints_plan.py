@@ -555,6 +555,47 @@ def test_a_job_that_ends_leaves_a_last_checkpoint() -> None:
     assert two.begun()[-1].boundary == 10
 
 
+def test_a_job_that_ends_while_one_is_written_by_time_leaves_another() -> None:
+    two = parts(Schedule(ROOT, every_s=60.0))
+    joined = join(two.driver, 0, world_size=1, nonce=5)
+    two.driver.tick(60.0)
+    two.run()
+    leave(two.driver, joined, 0)
+    two.run()
+    two.poll()
+    first = two.publish()
+    two.poll()
+    assert two.publish() == first + 1
+
+
+def test_who_asks_while_the_last_one_of_a_job_is_taken_gets_that() -> None:
+    two = parts()
+    joined = join(two.driver, 0, world_size=1, nonce=5)
+    two.is_slow = True
+    leave(two.driver, joined, 0)
+    two.run()
+    request = two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    full = two.driver.ask(TakeCheckpoint("", True, -1, 60.0))
+    two.is_slow = False
+    two.poll()
+    last = two.publish()
+    assert taken(two, request).number == last
+    two.poll()
+    assert two.publish() == taken(two, full).number == last + 1
+
+
+def test_the_last_one_of_a_job_is_tried_again_after_it_failed() -> None:
+    two = parts()
+    joined = join(two.driver, 0, world_size=1, nonce=5)
+    leave(two.driver, joined, 0)
+    two.end(FindCheckpoint, StorageFailed(ROOT, "permission denied"))
+    assert two.driver.at_work == []
+    two.driver.tick(AGAIN_S)
+    two.run()
+    two.poll()
+    assert two.publish() == 1
+
+
 def test_without_a_root_nothing_is_taken_at_a_jobs_end() -> None:
     two = parts(Schedule(every_steps=10))
     leave(two.driver, join(two.driver, 0, world_size=1, nonce=5), 0)

@@ -1,6 +1,8 @@
 """Checkpoints: who asks for one, and when one is due by itself. taking.py has the plan."""
 
 import math
+from collections.abc import Hashable
+from typing import NamedTuple
 
 from ps_proto.errors import CheckpointFailed, InvalidRequest, ParameterServerError
 from ps_proto.requests import TakeCheckpoint
@@ -12,6 +14,12 @@ from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.taking import Taking, Wish
 
 AGAIN_S = 10.0  # after one that failed, until the schedule's next
+
+
+class _End(NamedTuple):
+    """Names the plan of the checkpoint at a job's end; one of the same wish that began before the end is another."""
+
+    job: int
 
 
 class Checkpoints:
@@ -40,8 +48,10 @@ class Checkpoints:
         self._rollbacks.check_over()
         self._make_way()
         wish = Wish(root, body.full, body.at_least, body.wait_s)
-        # The same question after the servers have begun is for another one: who asks may have pushed since.
-        key = (wish, self._taking.instants)
+        # The same question after the servers have begun is for another one: who asks may have pushed since. Nobody has, behind a job's end.
+        key: Hashable = (wish, self._taking.instants)
+        if root == self._schedule.root and not body.full and self._plans.has(end := _End(self._ended_job)):
+            key = end
         self._plans.add(key, request, math.inf, now_s, lambda: self._taking.plan(wish))
 
     # --- by itself -------------------------------------------------------------------------------------------------------
@@ -54,27 +64,27 @@ class Checkpoints:
             return
         if job.is_over:
             self._due_s = math.inf
-            if self._ended_job != job.number:
+            if self._ended_job != job.number and now_s >= self._not_before_s:
                 self._ended_job = job.number
-                self._begin(Wish(schedule.root))
+                self._begin(_End(job.number), Wish(schedule.root))
             return
         self._ended_job = 0  # also where it went back behind its end
         if schedule.every_s and self._due_s == math.inf:
             self._due_s = now_s + schedule.every_s
         if now_s >= self._due_s:
             self._due_s = now_s + schedule.every_s
-            self._begin(Wish(schedule.root))
+            self._begin("after a time", Wish(schedule.root))
         elif schedule.every_steps and now_s >= self._not_before_s and not self._plans.is_busy:
-            self._begin(Wish(schedule.root, every=schedule.every_steps))
+            self._begin("at a step", Wish(schedule.root, every=schedule.every_steps))
 
     def due_s(self) -> list[float]:
         """Return the times at which the schedule wants a turn. One that has passed waits for something else, which is a turn itself."""
         return [due_s for due_s in (self._due_s, self._not_before_s) if self._looked_s < due_s < math.inf]
 
-    def _begin(self, wish: Wish) -> None:
+    def _begin(self, key: Hashable, wish: Wish) -> None:
         self._make_way()
-        if not self._plans.has(wish):
-            self._plans.add_unasked(wish, self._scheduled(wish))
+        if not self._plans.has(key):
+            self._plans.add_unasked(key, self._scheduled(wish))
 
     def _make_way(self) -> None:
         """Give up one that waits for a multiple of steps, and of which no server has taken anything; it is planned again."""
@@ -86,4 +96,5 @@ class Checkpoints:
             return (yield from self._taking.plan(wish))
         except ParameterServerError:
             self._not_before_s = (yield Now()) + AGAIN_S
+            self._ended_job = 0
             raise
