@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -190,9 +191,9 @@ class Recovery(Case):
         self.killed = killed
         return (times_s[-1] - killed.at_s,)
 
+    @abstractmethod
     def follow(self, killed: Killed) -> tuple[list[tuple[str, float]], int]:
         """Return the end of each phase, by name and in order, and the step with which ranks went on."""
-        raise NotImplementedError
 
     def remarks(self) -> Sequence[str]:
         """Say where the time went, and what was done again."""

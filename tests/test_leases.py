@@ -312,8 +312,8 @@ def test_a_removal_is_stored_and_one_that_was_cut_short_is_done_again(driver: Dr
     assert last.get(GetCluster()).ranks == {0: 1}
 
 
-def test_a_worker_that_is_back_before_a_removal_that_was_cut_short_is_admitted(driver: Driver) -> None:
-    """Servers know already that its rank has left; it did not say so itself."""
+def remove_until_told(driver: Driver) -> None:
+    """Let rank 1 of two be lost, up to where the servers are to hear of it."""
     zero, _ = in_job(driver, 2)
     driver.fenced = lambda server, order: came_to(3)
     driver.wait(6.0)
@@ -322,6 +322,11 @@ def test_a_worker_that_is_back_before_a_removal_that_was_cut_short_is_admitted(d
     for tell in list(driver.told):
         driver.answer(tell)
     assert isinstance(driver.told[0].body, ResolveRank)
+
+
+def test_a_worker_that_is_back_before_a_removal_that_was_cut_short_is_admitted(driver: Driver) -> None:
+    """Servers know already that its rank has left; it did not say so itself."""
+    remove_until_told(driver)
     after = restarted(driver, SETTINGS, now_s=3.0)
     after.fenced = lambda server, order: replace(came_to(3), has_left=server == "server-0")
     again = JoinJob(1, 2, None, 900, resume=True)
@@ -333,13 +338,7 @@ def test_a_worker_that_is_back_before_a_removal_that_was_cut_short_is_admitted(d
 
 
 def test_a_worker_that_is_back_where_no_server_heard_of_its_removal_goes_on_and_may_leave(driver: Driver) -> None:
-    zero, _ = in_job(driver, 2)
-    driver.fenced = lambda server, order: came_to(3)
-    driver.wait(6.0)
-    renew(driver, zero)
-    driver.wait(5.0)
-    for tell in list(driver.told):
-        driver.answer(tell)
+    remove_until_told(driver)
     after = restarted(driver, SETTINGS, now_s=3.0)
     after.fenced = driver.fenced
     one = after.get(JoinJob(1, 2, None, 900, resume=True))

@@ -1,5 +1,6 @@
 """Workers that leave a running job and join it on purpose, while others die: each step is made of exactly its roster (R6, R8)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +65,7 @@ def noting() -> type[NotingShard]:
 
 
 @dataclass
-class Member:
+class Member(ABC):
     """A worker that says which of the first two ranks it has, or joins by name.
 
     It leaves after step `last`, and the job ends with step `STEPS`.
@@ -90,8 +91,9 @@ class Member:
 
         return script
 
+    @abstractmethod
     def _work(self, worker: Worker) -> Script:
-        raise NotImplementedError
+        """Train, and return once it is to leave."""
 
 
 class Trainer(Member):
