@@ -612,3 +612,39 @@ def test_one_of_the_schedule_that_failed_is_told_and_tried_again_after_a_while()
     two.driver.tick(AGAIN_S)
     two.run()
     assert two.begun()[-1].boundary == 10
+
+
+def test_a_store_that_does_not_answer_is_told_once_and_no_server_writes_there_until_it_does() -> None:
+    hangs = StorageFailed(f"{ROOT}/checkpoint-0000000001/manifest.json", "it has not answered for 300 s")
+    two = parts(Schedule(ROOT, every_s=60.0))
+
+    def fail(kind: type) -> None:
+        (work,) = [work for work in two.driver.at_work if isinstance(work.task, kind)]
+        two.driver.end(work, hangs)
+
+    two.driver.tick(60.0)
+    two.run()
+    two.poll()
+    fail(PublishCheckpoint)
+    two.run()  # the servers forget their parts
+    fail(AbandonCheckpoint)
+    (note,) = two.driver.notes
+    assert "the coordinator failed, " + str(hangs).rstrip(".") in note
+    assert note == two.driver.get(GetCluster()).notice
+    for _ in range(3):
+        two.driver.tick(60.0)
+        fail(FindCheckpoint)
+    assert two.driver.notes == [note]
+    assert two.driver.mentions == [note] * 3
+    assert [order.number for order in two.begun()] == [1]
+    two.driver.tick(60.0)
+    two.run()  # it answers again
+    two.poll()
+    assert two.publish() == 2
+    two.driver.tick(60.0)
+    two.run()
+    two.poll()
+    fail(PublishCheckpoint)
+    two.run()
+    fail(AbandonCheckpoint)
+    assert len(two.driver.notes) == 2  # what had been well since is told again

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,17 @@ from made_checkpoints import map_of
 from polling import poll_until
 from ps_proto.errors import CorruptFile, InternalError, ParameterServerError, Recovering, StorageFailed
 from ps_proto.requests import Done, Fence, GetStats, PartWritten, Source
-from ps_server.edge.loop import CoreLoop
-from ps_server.edge.workbench import Workbench
+from ps_server.edge import workbench
+from ps_server.edge.loop import Answer, CoreLoop
+from ps_server.edge.workbench import STOP_GRACE_S, Workbench
 from ps_server.events import Asked, Body, Effect, Event, Refuse, Reply, Work, Worked
+from ps_server.storage.folder import Folder
 from ps_server.storage.layout import part_of
 from ps_server.storage.program import Ask, Await, Begin, Get, Program, Put
 from ps_server.storage.programs import PROGRAMS
-from ps_server.tasks import LoadPart, OpenPart, ReadPiece, SavePart
+from ps_server.storage.roots import open_store
+from ps_server.storage.store import Data
+from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, LoadPart, OpenPart, ReadPiece, SavePart
 from scripted_core import ScriptedCore
 
 TIMEOUT_S = 20.0
@@ -144,6 +150,8 @@ async def test_a_missing_checkpoint_is_an_error_that_travels(tmp_path: Path, sha
 class Fake:
     """A task of the test's own, and the program that does it."""
 
+    root = ""
+
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -267,3 +275,129 @@ async def test_a_stop_does_not_wait_for_a_store_that_hangs(program: Any) -> None
     poll_until(lambda: not threads_of("Fake"))
     await asyncio.sleep(0)
     assert complaints == []
+
+
+# --- a store that hangs ----------------------------------------------------------------------------------------------------------
+
+
+class Hanging(Folder):
+    """A folder whose puts hang until one may end, each. `puts`: their paths, as they begin."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.is_hanging, self.may_end = threading.Event(), threading.Semaphore(0)
+        self.puts: list[str] = []
+
+    def put(self, path: str, data: Data) -> None:
+        self.puts.append(path)
+        self.is_hanging.set()
+        assert self.may_end.acquire(timeout=TIMEOUT_S)
+        super().put(path, data)
+
+
+@dataclass
+class Clock:
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def two_puts(task: Any) -> Program[str]:
+    yield Put(task.root, "first", b"1")
+    yield Put(task.root, "second", b"2")
+    return "both"
+
+
+def ask_nobody(body: Body, answer: Answer) -> int | None:
+    raise AssertionError("this program asks nothing")
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hanging:
+    """The store at tmp_path; every other root is a folder."""
+    store = Hanging(tmp_path)
+    monkeypatch.setattr(workbench, "open_store", lambda root, options: store if root == str(tmp_path) else open_store(root, options))
+    monkeypatch.setitem(PROGRAMS, AbandonCheckpoint, two_puts)
+    monkeypatch.setitem(PROGRAMS, LoadPart, lambda task: two_puts(task.source))
+    return store
+
+
+async def give_up(bench: Workbench, clock: Clock, task: object, store: Hanging) -> ParameterServerError:
+    """Have a task done until it hangs, let 300 s pass, and return what it is given up with."""
+    doing = asyncio.create_task(bench.do(task, ask_nobody))
+    assert await asyncio.to_thread(store.is_hanging.wait, TIMEOUT_S)
+    clock.now_s += 299.0
+    await asyncio.sleep(0.01)  # a few looks
+    assert not doing.done()
+    clock.now_s += 1.0
+    with pytest.raises(StorageFailed) as raised:
+        await asyncio.wait_for(doing, TIMEOUT_S)
+    return raised.value
+
+
+async def test_a_task_whose_store_hangs_is_given_up_and_others_there_fail_until_it_answers(tmp_path: Path, hanging: Hanging) -> None:
+    clock, root = Clock(), str(tmp_path)
+    bench = Workbench("server-0", {}, now_s=clock, look_s=0.001)
+    with capture_logs() as logs:
+        error = await give_up(bench, clock, AbandonCheckpoint(root, 4), hanging)
+        assert "/first cannot be read or written: it has not answered for 300 s. " in str(error)
+        for task in (AbandonCheckpoint(root, 5), FindCheckpoint(("/other", root))):
+            with pytest.raises(StorageFailed, match="has not answered for 300 s"):
+                await bench.do(task, ask_nobody)
+        assert len(threads_of("AbandonCheckpoint")) == 1  # no other came to hang
+        other = tmp_path / "other"
+        assert await asyncio.wait_for(bench.do(AbandonCheckpoint(str(other), 4), ask_nobody), TIMEOUT_S) == "both"
+        hanging.may_end.release(3)
+        await asyncio.to_thread(poll_until, lambda: logs[-1]["event"] == "a store answers again")
+    assert hanging.puts == ["first"]  # what was given up does nothing more
+    assert await asyncio.wait_for(bench.do(AbandonCheckpoint(root, 6), ask_nobody), TIMEOUT_S) == "both"
+    assert len([line for line in logs if line["event"] == "a store does not answer"]) == 1
+
+
+async def test_a_slow_store_that_ends_each_operation_in_time_is_waited_for(tmp_path: Path, hanging: Hanging) -> None:
+    clock = Clock()
+    bench = Workbench("server-0", {}, now_s=clock, look_s=0.001)
+    doing = asyncio.create_task(bench.do(AbandonCheckpoint(str(tmp_path), 4), ask_nobody))
+    for count in (1, 2):
+        assert await asyncio.to_thread(hanging.is_hanging.wait, TIMEOUT_S)
+        hanging.is_hanging.clear()
+        clock.now_s += 299.0
+        await asyncio.sleep(0.01)
+        assert len(hanging.puts) == count
+        assert not doing.done()
+        hanging.may_end.release()
+    assert await asyncio.wait_for(doing, TIMEOUT_S) == "both"
+
+
+async def test_a_part_that_is_loaded_is_waited_for_and_the_log_says_for_what(tmp_path: Path, hanging: Hanging) -> None:
+    clock = Clock()
+    bench = Workbench("server-0", {}, now_s=clock, look_s=0.001)
+    task = LoadPart(Source(str(tmp_path), 4), "server-0", map_of(1), 0)
+    with capture_logs() as logs:
+        doing = asyncio.create_task(bench.do(task, ask_nobody))
+        assert await asyncio.to_thread(hanging.is_hanging.wait, TIMEOUT_S)
+        clock.now_s += 300.0
+        await asyncio.to_thread(poll_until, lambda: bool(logs))
+        clock.now_s += 300.0
+        await asyncio.sleep(0.01)
+        assert not doing.done()
+    assert [(line["event"], line["path"]) for line in logs] == [("a store does not answer", "first")]  # once
+    hanging.may_end.release(2)
+    assert await asyncio.wait_for(doing, TIMEOUT_S) == "both"
+
+
+async def test_a_stop_does_not_wait_for_a_task_that_was_given_up(tmp_path: Path, hanging: Hanging) -> None:
+    clock, core = Clock(), Saving(AbandonCheckpoint(str(tmp_path), 4))
+    loop = CoreLoop(core, nobody, do_task=Workbench("server-0", {}, now_s=clock, look_s=0.001).do)
+    await begin(loop)
+    assert await asyncio.to_thread(hanging.is_hanging.wait, TIMEOUT_S)
+    clock.now_s += 300.0
+    assert isinstance(await core.outcome(), StorageFailed)
+    begun_s = time.monotonic()
+    await loop.close()
+    assert time.monotonic() - begun_s < STOP_GRACE_S
+    assert all([thread.daemon for thread in threads_of("AbandonCheckpoint")])
+    hanging.may_end.release(2)
+    poll_until(lambda: not threads_of("AbandonCheckpoint"))
+    await asyncio.sleep(0)

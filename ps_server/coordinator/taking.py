@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ps_proto.errors import CheckpointFailed, ParameterServerError, StalenessTimeout, Unreachable
+from ps_proto.errors import CheckpointFailed, ParameterServerError, StalenessTimeout, StorageFailed, Unreachable
 from ps_proto.requests import (
     OBSERVER,
     AskCheckpoint,
@@ -114,7 +114,8 @@ class Taking:
         self._base: int | None = None  # the last complete one under the schedule's root, while this coordinator knows of it
         self._root = ""  # of the one at work, or the last
         self._increments = 0  # since the last with all rows
-        self._roots: set[str] = set()  # those whose numbers are known
+        self._roots: set[str] = set()  # those whose numbers are known, and that were well when they were used last
+        self._told: dict[str, tuple[str, str]] = {}  # root -> who failed there last, and why
 
     def begin_from(self, source: Source | None, step: int, increments: int = 0) -> None:
         """Stand on a checkpoint that all servers have loaded, the last of so many increments; on none where they began anew."""
@@ -140,7 +141,7 @@ class Taking:
             raise
         except ParameterServerError as error:
             failed = _failed(wish.root, error)
-            self._notices.say(str(failed))
+            self._tell(wish.root, failed)
             raise failed from error
         finally:
             self.is_armed = False
@@ -153,11 +154,18 @@ class Taking:
         return CheckpointTaken(wish.root, attempt.number, published.step, published.rows, published.nbytes, took_s, published.stall_s)
 
     def _look_at(self, root: str) -> Part:
-        """See that numbers go on above all that lie under a root: others may have used it."""
+        """See that numbers go on above all that lie under a root: others may have used it. And that it answers."""
         if root not in self._roots:
             found: FoundCheckpoint = yield Do(FindCheckpoint((root,)))
             self._numbering.pass_checkpoint(found.number_max)
             self._roots.add(root)
+
+    def _tell(self, root: str, failed: CheckpointFailed) -> None:
+        """Tell the operator, once of what goes on failing, and look at the root before it is used again."""
+        what = (failed.server, failed.reason)
+        (self._notices.mention if self._told.get(root) == what else self._notices.say)(str(failed))
+        self._told[root] = what
+        self._roots.discard(root)
 
     def _published(self, wish: Wish, begun_s: float) -> Part:
         """Return the attempt that made a checkpoint, and what was Published."""
@@ -175,9 +183,9 @@ class Taking:
                 raise
             try:
                 return attempt, (yield Do(self._publication(wish.root, attempt, parts)))
-            except ParameterServerError:
+            except ParameterServerError as error:
                 yield from self._forget(wish.root, attempt.number)
-                if was_refused:
+                if was_refused or isinstance(error, StorageFailed):
                     raise
                 was_refused = full = True  # a job may have begun meanwhile, or the base is gone: both heal, once
 
@@ -255,6 +263,7 @@ class Taking:
     def _complete(self, root: str, attempt: _Attempt, published: Published) -> None:
         self.last = StoredCheckpoint(root, attempt.number, published.step)
         self._journal.put(CHECKPOINT, self.last)
+        self._told.pop(root, None)
         if root == self._schedule.root:
             self._base = attempt.number
             self._increments = 0 if attempt.full or attempt.base is None else self._increments + 1
