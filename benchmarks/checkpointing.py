@@ -18,7 +18,8 @@ from benchmarks.bed import Ids, Rows, check_rows
 from benchmarks.case import Case, Figure, Goal, WrongAnswer
 from benchmarks.growth import ADAGRAD, DIM, RECORD_BYTES, TABLE, gradients_of, ids_of
 from benchmarks.sizes import Sizes
-from ps_proto.requests import AskRestore, Fence, GetCluster, Pull, RollBack, Source, TableIds
+from ps_proto.orders import AskRestore, RollBack, Source
+from ps_proto.requests import Fence, GetCluster, Pull, TableIds
 from ps_worker.local_cluster import LocalCluster
 from ps_worker.process_log import FileLogs
 from ps_worker.transport.grpc import GrpcTransport

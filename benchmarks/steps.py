@@ -17,7 +17,8 @@ import numpy as np
 
 import ps_worker.inputs as inputs
 from ps_proto.methods import Reader, to_bytes
-from ps_proto.requests import Fence, FenceRank, Ids, InstallMap, InstallTable, Pull, Push, ResolveRank, Rows, StartJob, TableIds, TableRows
+from ps_proto.orders import FenceRank, InstallMap, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Fence, Ids, Pull, Push, Rows, TableIds, TableRows
 from ps_proto.values import Adagrad, Async, TableSpec
 from ps_server.events import Asked, Reply
 from ps_server.shard.shard import Shard

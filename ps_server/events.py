@@ -14,7 +14,7 @@ from ps_proto.errors import ParameterServerError
 from sharding.arrays import empty_aligned
 from sharding.wire_format import WireRows
 
-Body = object  # one of ps_proto.requests
+Body = object  # one of ps_proto.requests or ps_proto.orders
 MakeRows = Callable[[tuple[int, int], np.dtype[Any]], WireRows]  # (shape, dtype) -> rows for a reply, at a multiple of 64 bytes
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ps_proto.requests import ColumnLayout, Finished, Ids, JobState, PartWritten, Source
+from ps_proto.orders import JobState, PartWritten, Source
+from ps_proto.requests import ColumnLayout, Finished, Ids
 from ps_proto.values import TableSpec
 from sharding.shard_map import ShardMap
 

@@ -23,7 +23,7 @@ class Transport(Protocol):
     """Carries one request to one address and brings back its reply. Safe to use from several threads."""
 
     def call(self, address: str, body: Any, timeout_s: float, peer: str = ...) -> Any:
-        """Return the reply, or raise the ParameterServerError that stands for its lack; `body` is one of ps_proto.requests."""
+        """Return the reply, or raise the ParameterServerError that stands for its lack; `body` is of a class in METHODS."""
         ...
 
     def lend(self, nbytes: int) -> NDArray[np.uint8] | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ps_proto.errors import ParameterServerError
+from ps_proto.orders import InstallMap, InstallTable, ResolveRank, StartJob
 from ps_proto.requests import (
     OBSERVER,
     Assign,
@@ -21,13 +22,9 @@ from ps_proto.requests import (
     Finished,
     GetStats,
     Hyperparameters,
-    InstallMap,
-    InstallTable,
     Pull,
     Pulled,
     Push,
-    ResolveRank,
-    StartJob,
     Stats,
     TableIds,
     TableRows,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, Unreachable
-from ps_proto.requests import NEVER, Done, FenceRank, JobJoined, JoinJob, LeaveJob, RankFenced, RegisterServer
+from ps_proto.orders import FenceRank, RankFenced
+from ps_proto.requests import NEVER, Done, JobJoined, JoinJob, LeaveJob, RegisterServer
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings

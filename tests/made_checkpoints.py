@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_proto.entries import ColumnEntry
-from ps_proto.requests import JobState, PartWritten
+from ps_proto.orders import JobState, PartWritten
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.storage.arrays_file import encode
 from ps_server.storage.entries import FileEntry, RowsEntry

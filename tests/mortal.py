@@ -4,19 +4,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, Recovering
-from ps_proto.requests import (
-    AdmitRank,
-    Fence,
-    FenceRank,
-    Finish,
-    Finished,
-    InstallMap,
-    InstallTable,
-    JobJoined,
-    ResolveRank,
-    StartJob,
-    StepOrder,
-)
+from ps_proto.orders import AdmitRank, FenceRank, InstallMap, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Fence, Finish, Finished, JobJoined, StepOrder
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.plans import ORDER_AGAIN_S

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from conversation import USER, Conversation, map_of
-from ps_proto.requests import AskRestore, Done, Finished, JobState, RankState, RestoreState, RollBack, Source
+from ps_proto.orders import AskRestore, JobState, RankState, RestoreState, RollBack, Source
+from ps_proto.requests import Done, Finished
 from ps_proto.values import Mode, TableSpec
 from ps_server.events import Work
 from ps_server.tasks import LoadFacts, LoadNames, LoadPart, LoadRows

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conversation import Conversation
-from ps_proto.requests import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, Done, PartWritten
+from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, PartWritten
+from ps_proto.requests import Done
 from ps_server.events import Work
 from ps_server.tasks import OpenPart, PartHead, Piece, ReadPiece, SavePart
 

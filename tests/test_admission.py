@@ -6,23 +6,18 @@ import pytest
 
 from driven import REFUSED, SPEC, Driver, driven, join, leave, restarted
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
+from ps_proto.orders import AdmitRank, FenceRank, JobState, RankFenced, RankState, ResolveRank
 from ps_proto.requests import (
     NEVER,
-    AdmitRank,
     Barrier,
     BarrierPassed,
     CreateTable,
-    FenceRank,
     Finished,
     GetCluster,
     JobJoined,
-    JobState,
     JoinJob,
     LeaveJob,
-    RankFenced,
-    RankState,
     RenewLease,
-    ResolveRank,
     StepOrder,
 )
 from ps_proto.values import Async, BoundedStaleness, Sync, TableSpec

@@ -10,7 +10,8 @@ import pytest
 from conversation import Conversation, ids, map_of, rows
 from inprocess import InProcess
 from ps_proto.errors import InvalidRequest, OptimizerFailed, UnfinishedPush, UnknownTable
-from ps_proto.requests import ClearTable, Decision, Finished, Hyperparameters, InstallTable, OpenExport, Pull, Push, StepDecided
+from ps_proto.orders import InstallTable
+from ps_proto.requests import ClearTable, Decision, Finished, Hyperparameters, OpenExport, Pull, Push, StepDecided
 from ps_proto.values import SGD, Adagrad, Async, BoundedStaleness, Constant, Optimizer, Sync, TableSpec, register_optimizer
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters

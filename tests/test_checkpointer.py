@@ -5,24 +5,20 @@ import pytest
 
 from conversation import ITEM, USER, Conversation, ids, map_of, settled
 from ps_proto.errors import InvalidRequest, OptimizerFailed, Recovering, StaleOrder, StorageFailed
-from ps_proto.requests import (
-    NEVER,
-    OBSERVER,
+from ps_proto.orders import (
     AdmitRank,
     AskCheckpoint,
     BeginCheckpoint,
     CancelCheckpoint,
     CheckpointState,
-    ClearTable,
     FenceRank,
-    Finished,
     InstallTable,
     JobState,
-    Pull,
     ResolveRank,
     RollBack,
     StartJob,
 )
+from ps_proto.requests import NEVER, OBSERVER, ClearTable, Finished, Pull
 from ps_proto.values import SGD, Adagrad, Async, BoundedStaleness, Sync, TableSpec
 from ps_server.events import Asked, Refuse
 from ps_server.shard import slot_snapshot

@@ -8,20 +8,8 @@ import pytest
 
 from driven import SPEC, SYNC, Driver, join, leave, register
 from ps_proto.errors import CheckpointFailed, InvalidRequest, ParameterServerError, Recovering, StalenessTimeout, StorageFailed, Unreachable
-from ps_proto.requests import (
-    OBSERVER,
-    AskCheckpoint,
-    BeginCheckpoint,
-    CancelCheckpoint,
-    CheckpointState,
-    CheckpointTaken,
-    CreateTable,
-    Done,
-    GetCluster,
-    JobState,
-    PartWritten,
-    TakeCheckpoint,
-)
+from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, JobState, PartWritten
+from ps_proto.requests import OBSERVER, CheckpointTaken, CreateTable, Done, GetCluster, TakeCheckpoint
 from ps_proto.values import Async, TableSpec
 from ps_server.coordinator.checkpoints import AGAIN_S
 from ps_server.coordinator.core import CoordinatorCore

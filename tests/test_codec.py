@@ -7,21 +7,9 @@ import pytest
 from ps_proto import common_pb2, coordinator_pb2, parameter_server_pb2
 from ps_proto.codec import decode, encode, message_type, parse
 from ps_proto.errors import InvalidRequest
+from ps_proto.orders import InstallMap
 from ps_proto.parts import STREAMED
-from ps_proto.requests import (
-    Barrier,
-    Done,
-    Fence,
-    Finish,
-    Finished,
-    GetCluster,
-    GetStats,
-    Hyperparameters,
-    InstallMap,
-    JoinJob,
-    OpenExport,
-    Stats,
-)
+from ps_proto.requests import Barrier, Done, Fence, Finish, Finished, GetCluster, GetStats, Hyperparameters, JoinJob, OpenExport, Stats
 from ps_proto.values import TableSpec
 from samples import FENCE, REPLIES, REQUESTS, SHARD_MAP, SPECS, same
 from sharding.shard_map import Server, ShardMap

@@ -7,22 +7,8 @@ import pytest
 
 from driven import REFUSED, SPEC, SYNC, UNREACHED, Driver, driven, join, leave
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
-from ps_proto.requests import (
-    NEVER,
-    Barrier,
-    CreateTable,
-    FenceRank,
-    Finished,
-    GetCluster,
-    InstallMap,
-    InstallTable,
-    JobJoined,
-    JoinJob,
-    LeaveJob,
-    RankFenced,
-    ResolveRank,
-    StartJob,
-)
+from ps_proto.orders import FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, StartJob
+from ps_proto.requests import NEVER, Barrier, CreateTable, Finished, GetCluster, JobJoined, JoinJob, LeaveJob
 from ps_proto.values import Async, BoundedStaleness, Sync, TableSpec
 
 

@@ -6,18 +6,8 @@ import pytest
 
 from driven import REFUSED, SPEC, Driver, driven, register
 from ps_proto.errors import InvalidRequest, Recovering, Unreachable
-from ps_proto.requests import (
-    Cluster,
-    CreateTable,
-    Fence,
-    GetCluster,
-    GetStats,
-    InstallMap,
-    JoinJob,
-    RegisterServer,
-    ServerRegistered,
-    Stats,
-)
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Cluster, CreateTable, Fence, GetCluster, GetStats, JoinJob, RegisterServer, ServerRegistered, Stats
 from ps_proto.values import Sync
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from ps_proto.requests import FenceRank, Finished, InstallTable, ResolveRank, StartJob
+from ps_proto.orders import FenceRank, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Finished
 from ps_proto.values import Sync, TableSpec
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job

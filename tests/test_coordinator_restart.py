@@ -8,19 +8,17 @@ import pytest
 from driven import REFUSED, SPEC, Driver, driven, join, register, restarted
 from mortal import Script, World, finish, lived
 from ps_proto.errors import InvalidRequest, ParameterServerError, StaleIncarnation, Unreachable
+from ps_proto.orders import FenceRank, InstallMap, RankFenced
 from ps_proto.requests import (
     Barrier,
     BarrierPassed,
     CreateTable,
-    FenceRank,
     Finished,
     GetCluster,
-    InstallMap,
     JobJoined,
     JoinJob,
     LeaseRenewed,
     LeaveJob,
-    RankFenced,
     RegisterServer,
     RenewLease,
     ServerRegistered,

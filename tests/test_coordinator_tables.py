@@ -4,7 +4,8 @@ import pytest
 
 from driven import REFUSED, SPEC, UNREACHED, Driver, driven
 from ps_proto.errors import InternalError, InvalidRequest, ParameterServerError, Recovering, StaleOrder, TableMismatch, Unreachable
-from ps_proto.requests import CreateTable, FenceRank, GetCluster, InstallTable, JobJoined, JoinJob, TableCreated
+from ps_proto.orders import FenceRank, InstallTable
+from ps_proto.requests import CreateTable, GetCluster, JobJoined, JoinJob, TableCreated
 from ps_proto.values import Adagrad, Adam, Async, Constant, Sync, TableSpec
 from ps_server.coordinator.plans import ORDER_AGAIN_S, ORDERS_S_MIN
 from ps_server.events import Dropped, Ticked

@@ -7,7 +7,8 @@ import pytest
 from dict_store import DictStore
 from made_checkpoints import JOB, ROOT, TABLE, make_checkpoint, run_on, task_of, write_part
 from ps_proto.errors import StorageFailed
-from ps_proto.requests import Finished, JobState, RankState, Source
+from ps_proto.orders import JobState, RankState, Source
+from ps_proto.requests import Finished
 from ps_proto.values import Async
 from ps_server.storage.finding import find
 from ps_server.storage.layout import folder_of, manifest_of, part_of, rows_of

@@ -6,7 +6,8 @@ import pytest
 
 from driven import SPEC
 from ps_proto.errors import InvalidRequest
-from ps_proto.requests import Source, StepOrder
+from ps_proto.orders import Source
+from ps_proto.requests import StepOrder
 from ps_proto.values import BoundedStaleness
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.journal import Journal

@@ -7,6 +7,7 @@ import pytest
 
 from conversation import ITEM, USER, Conversation, map_of, settled
 from ps_proto.errors import InvalidRequest, NotOwner, ParameterServerError, StaleIncarnation, UnknownKeyList
+from ps_proto.orders import FenceRank, StartJob
 from ps_proto.requests import (
     NEVER,
     OBSERVER,
@@ -15,7 +16,6 @@ from ps_proto.requests import (
     ExportOpened,
     ExportPart,
     Fence,
-    FenceRank,
     Finish,
     Finished,
     Ids,
@@ -23,7 +23,6 @@ from ps_proto.requests import (
     Pull,
     Push,
     ReadExport,
-    StartJob,
     TableIds,
     TableRows,
 )

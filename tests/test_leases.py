@@ -7,20 +7,8 @@ import pytest
 
 from driven import REFUSED, Driver, driven, join, leave, restarted
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
-from ps_proto.requests import (
-    NEVER,
-    Barrier,
-    BarrierPassed,
-    FenceRank,
-    Finished,
-    GetCluster,
-    JobJoined,
-    JoinJob,
-    LeaseRenewed,
-    RankFenced,
-    RenewLease,
-    ResolveRank,
-)
+from ps_proto.orders import FenceRank, RankFenced, ResolveRank
+from ps_proto.requests import NEVER, Barrier, BarrierPassed, Finished, GetCluster, JobJoined, JoinJob, LeaseRenewed, RenewLease
 from ps_proto.values import Async, Sync
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.leases import Leases

@@ -12,7 +12,8 @@ from dict_shard import ITEM, USER, DictShard, Rows, joined, run_for, set_row, sh
 from dict_store import DictStore
 from made_checkpoints import ROOT, map_of, run_on, task_of
 from ps_proto.errors import CorruptFile, Recovering, StorageFailed
-from ps_proto.requests import Finished, Source
+from ps_proto.orders import Source
+from ps_proto.requests import Finished
 from ps_server.storage.arrays_file import encode
 from ps_server.storage.entries import FileEntry
 from ps_server.storage.finding import find

@@ -8,7 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ps_proto.errors import InternalError, NotOwner, Recovering, StaleOrder, Unreachable
-from ps_proto.requests import Done, Fence, FenceRank, GetStats, InstallMap, RankFenced
+from ps_proto.orders import FenceRank, InstallMap, RankFenced
+from ps_proto.requests import Done, Fence, GetStats
 from ps_server.edge.loop import Ask, CoreLoop
 from ps_server.events import Answered, Asked, Body, Dropped, Effect, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from scripted_core import ScriptedCore

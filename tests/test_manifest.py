@@ -11,7 +11,7 @@ from dict_store import DictStore
 from made_checkpoints import ROOT, make_checkpoint, map_of, run_on, task_of, write_part
 from ps_proto.entries import SpecEntry
 from ps_proto.errors import CorruptFile, InvalidRequest
-from ps_proto.requests import JobState
+from ps_proto.orders import JobState
 from ps_proto.values import Adam, BoundedStaleness, ClippedByValue, Normal, TableSpec
 from ps_server.storage.arrays_file import checksum
 from ps_server.storage.entries import FileEntry

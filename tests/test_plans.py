@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, StorageFailed, Unreachable
-from ps_proto.requests import Done, GetStats, InstallTable
+from ps_proto.orders import InstallTable
+from ps_proto.requests import Done, GetStats
 from ps_proto.values import TableSpec
 from ps_server.coordinator.plans import ORDER_AGAIN_S, Do, Each, Now, Plan, Plans, Wait
 from ps_server.events import Effect, Refuse, Reply, Tell, Work

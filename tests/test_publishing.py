@@ -9,7 +9,7 @@ import pytest
 from dict_store import DictStore
 from made_checkpoints import JOB, ROOT, TABLE, make_checkpoint, map_of, run_on, task_of, write_part
 from ps_proto.errors import CheckpointFailed, CorruptFile, StorageFailed
-from ps_proto.requests import PartWritten
+from ps_proto.orders import PartWritten
 from ps_proto.values import Async, Sync, TableSpec
 from ps_server.storage.layout import folder_of, manifest_of, names_of, part_of, rows_of
 from ps_server.storage.manifest import Manifest

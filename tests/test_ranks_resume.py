@@ -6,7 +6,8 @@ import pytest
 
 from driven import Driver, driven, join
 from ps_proto.errors import InvalidRequest, JobMismatch
-from ps_proto.requests import NEVER, FenceRank, Finished, GetCluster, JobJoined, JoinJob, RankFenced, ResolveRank, StartJob
+from ps_proto.orders import FenceRank, RankFenced, ResolveRank, StartJob
+from ps_proto.requests import NEVER, Finished, GetCluster, JobJoined, JoinJob
 from ps_proto.values import Async, Sync
 
 

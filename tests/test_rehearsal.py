@@ -8,22 +8,8 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 from ps_proto.errors import InvalidRequest
-from ps_proto.requests import (
-    Assign,
-    Fence,
-    FenceRank,
-    Finish,
-    Finished,
-    InstallMap,
-    InstallTable,
-    Pull,
-    Pulled,
-    Push,
-    ResolveRank,
-    StartJob,
-    TableIds,
-    TableRows,
-)
+from ps_proto.orders import FenceRank, InstallMap, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Assign, Fence, Finish, Finished, Pull, Pulled, Push, TableIds, TableRows
 from ps_proto.values import (
     FTRL,
     SGD,

@@ -10,21 +10,8 @@ import pytest
 from conversation import Conversation, map_of
 from dict_store import DictStore
 from ps_proto.errors import CorruptFile, Recovering, RolledBack
-from ps_proto.requests import (
-    AskRestore,
-    BeginCheckpoint,
-    CheckpointState,
-    ClearTable,
-    Fence,
-    Finished,
-    JobState,
-    Pull,
-    Push,
-    RestoreState,
-    RollBack,
-    TableIds,
-    TableRows,
-)
+from ps_proto.orders import AskRestore, BeginCheckpoint, CheckpointState, JobState, RestoreState, RollBack
+from ps_proto.requests import ClearTable, Fence, Finished, Pull, Push, TableIds, TableRows
 from ps_proto.values import OPTIMIZERS, Adagrad, Async, Mode, Sync, TableSpec, Uniform
 from ps_server.events import Work
 from ps_server.shard.window import Window

@@ -10,7 +10,8 @@ from dict_shard import ITEM, USER, DictShard, run_for
 from dict_store import DictStore
 from made_checkpoints import ROOT, map_of, run_on, task_of
 from ps_proto.errors import Recovering, StorageFailed
-from ps_proto.requests import Finished, PartWritten
+from ps_proto.orders import PartWritten
+from ps_proto.requests import Finished
 from ps_server.storage.arrays_file import checksum, decode
 from ps_server.storage.layout import names_of, part_of, resume_of, rows_of
 from ps_server.storage.part import Part, parse_part

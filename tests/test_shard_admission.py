@@ -6,7 +6,8 @@ import pytest
 
 from conversation import Conversation, map_of, rows
 from ps_proto.errors import InvalidRequest, StaleIncarnation, StaleOrder, StaleTimeline
-from ps_proto.requests import NEVER, AdmitRank, FenceRank, Finish, Finished, InstallTable, Push, RankFenced, ResolveRank, StepOrder
+from ps_proto.orders import AdmitRank, FenceRank, InstallTable, RankFenced, ResolveRank
+from ps_proto.requests import NEVER, Finish, Finished, Push, StepOrder
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from rollbacks import job_of, order, restore
 from saved_parts import begin, open_part, read_part, save, work_of

@@ -7,7 +7,8 @@ import pytest
 
 from conversation import ITEM, USER, Conversation, ids, map_of, rows, wants
 from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, StepPassed, Unreachable
-from ps_proto.requests import Decision, Done, Fence, Finish, Finished, OpenExport, Pull, Pulled, Push, ResolveRank, StartJob, StepDecided
+from ps_proto.orders import ResolveRank, StartJob
+from ps_proto.requests import Decision, Done, Fence, Finish, Finished, OpenExport, Pull, Pulled, Push, StepDecided
 from ps_proto.values import Async, BoundedStaleness, Sync
 from ps_server.events import Tell
 from ps_server.shard.telling import AGAIN_FIRST_S

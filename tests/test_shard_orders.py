@@ -7,24 +7,20 @@ import pytest
 
 from conversation import USER, Conversation, ids, map_of, rows, settled, wants
 from ps_proto.errors import InvalidRequest, Recovering, StaleIncarnation, StaleOrder, StepPassed
+from ps_proto.orders import FenceRank, InstallTable, RankFenced, ResolveRank, StartJob
 from ps_proto.requests import (
     NEVER,
     OBSERVER,
     CloseExport,
     ExportOpened,
     ExportPart,
-    FenceRank,
     Finish,
     Finished,
-    InstallTable,
     JoinJob,
     OpenExport,
     Pull,
     Push,
-    RankFenced,
     ReadExport,
-    ResolveRank,
-    StartJob,
 )
 from ps_proto.values import Async, Mode, Sync
 from ps_server.coordinator.core import CoordinatorCore

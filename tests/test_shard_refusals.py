@@ -22,20 +22,8 @@ from ps_proto.errors import (
     UnknownTable,
 )
 from ps_proto.methods import METHODS, PARAMETER_SERVER
-from ps_proto.requests import (
-    OBSERVER,
-    Assign,
-    Fence,
-    FenceRank,
-    Finish,
-    Finished,
-    Hyperparameters,
-    OpenExport,
-    OpenLane,
-    Pull,
-    Push,
-    TableRows,
-)
+from ps_proto.orders import FenceRank
+from ps_proto.requests import OBSERVER, Assign, Fence, Finish, Finished, Hyperparameters, OpenExport, OpenLane, Pull, Push, TableRows
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_server.shard import parking
 from samples import REQUESTS, type_name

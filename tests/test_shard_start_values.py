@@ -9,7 +9,8 @@ import pytest
 
 from conversation import USER, Conversation, rows, settled
 from ps_proto.errors import InvalidRequest, RowsUnset
-from ps_proto.requests import NEVER, UNNAMED, Assign, ClearTable, FenceRank, Push, RankFenced
+from ps_proto.orders import FenceRank, RankFenced
+from ps_proto.requests import NEVER, UNNAMED, Assign, ClearTable, Push
 from ps_proto.values import SGD, Assigned, Async, BoundedStaleness, Mode, Sync, TableSpec
 
 MODES: list[Mode] = [Sync(), Async(), BoundedStaleness(1)]

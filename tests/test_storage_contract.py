@@ -12,7 +12,7 @@ from dict_store import DictStore
 from made_checkpoints import ROOT, make_checkpoint, map_of, run_on, task_of, write_part
 from object_server import object_server
 from ps_proto.errors import InvalidRequest, StorageFailed
-from ps_proto.requests import Source
+from ps_proto.orders import Source
 from ps_server.storage.folder import Folder
 from ps_server.storage.layout import number_of
 from ps_server.storage.objects import PART_BYTES, Objects

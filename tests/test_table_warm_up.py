@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ps_proto.requests import Fence, GetStats, InstallTable, RollBack
+from ps_proto.orders import InstallTable, RollBack
+from ps_proto.requests import Fence, GetStats
 from ps_proto.values import SGD, Adagrad, TableSpec, Uniform
 from ps_server.edge.table_warm_up import TableWarmUp
 from sharding.hashing import NUM_BUCKETS

@@ -14,7 +14,8 @@ from dict_shard import DictShard, shards_of
 from made_checkpoints import map_of
 from polling import poll_until
 from ps_proto.errors import CorruptFile, InternalError, ParameterServerError, Recovering, StorageFailed
-from ps_proto.requests import Done, Fence, GetStats, PartWritten, Source
+from ps_proto.orders import PartWritten, Source
+from ps_proto.requests import Done, Fence, GetStats
 from ps_server.edge import workbench
 from ps_server.edge.loop import Answer, CoreLoop
 from ps_server.edge.workbench import STOP_GRACE_S, Workbench

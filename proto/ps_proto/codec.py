@@ -1,9 +1,9 @@
 """Turn values into protobuf messages and back; with parts.py and sharding/wire_format.py all that knows dtypes on the
 wire and endianness.
 
-Each value class of requests.py has a message of the same name, with fields of the same names; the few types that differ (settings, a map's
-owners) have a converter here. So `encode` and `decode` are derived from the classes, once, and a new request is a class there and a
-message in a .proto file. Requests and replies that carry rows travel in parts: parts.py.
+Each value class of requests.py and orders.py has a message of the same name, with fields of the same names; the few types that differ
+(settings, a map's owners) have a converter here. So `encode` and `decode` are derived from the classes, once, and a new request is a class
+there and a message in a .proto file. Requests and replies that carry rows travel in parts: parts.py.
 
 What a peer may have got wrong raises InvalidRequest with the field's name: a missing message, a number out of its range, malformed bytes.
 """

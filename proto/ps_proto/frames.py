@@ -32,19 +32,9 @@ from numpy.typing import NDArray
 
 from ps_proto.codec import decode, encode, message_type, parse
 from ps_proto.errors import InvalidRequest
+from ps_proto.orders import InstallMap
 from ps_proto.parts import ASSEMBLERS, STREAMED, Announced, MakeArray, headed
-from ps_proto.requests import (
-    Assign,
-    ClearTable,
-    CloseExport,
-    Finish,
-    GetStats,
-    InstallMap,
-    OpenExport,
-    Pull,
-    Push,
-    ReadExport,
-)
+from ps_proto.requests import Assign, ClearTable, CloseExport, Finish, GetStats, OpenExport, Pull, Push, ReadExport
 
 VERSION = 1
 HELLO, REQUEST, REPLY, ERROR = 1, 2, 3, 4

@@ -1,7 +1,7 @@
 """Every rpc as data: its service, its request and its reply, and how either becomes messages and bytes.
 
 An rpc is called as its request's class. Edges and transports go through METHODS and know no request by name, so a new one is a class in
-requests.py, a message and an rpc in a .proto file, and a line here.
+requests.py or orders.py, a message and an rpc in a .proto file, and a line here.
 """
 
 from collections.abc import Iterator
@@ -12,17 +12,27 @@ from google.protobuf.message import Message
 
 from ps_proto.codec import decode, encode, message_type, parse
 from ps_proto.errors import InvalidRequest
-from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES, STREAMED, cut
-from ps_proto.requests import (
+from ps_proto.orders import (
     AdmitRank,
     AskCheckpoint,
     AskRestore,
-    Assign,
-    Barrier,
-    BarrierPassed,
     BeginCheckpoint,
     CancelCheckpoint,
     CheckpointState,
+    FenceRank,
+    InstallMap,
+    InstallTable,
+    RankFenced,
+    ResolveRank,
+    RestoreState,
+    RollBack,
+    StartJob,
+)
+from ps_proto.parts import ASSEMBLERS, PART_SIZE_BYTES, STREAMED, cut
+from ps_proto.requests import (
+    Assign,
+    Barrier,
+    BarrierPassed,
     CheckpointTaken,
     ClearTable,
     CloseExport,
@@ -31,12 +41,9 @@ from ps_proto.requests import (
     Done,
     ExportOpened,
     ExportPart,
-    FenceRank,
     Finish,
     GetCluster,
     GetStats,
-    InstallMap,
-    InstallTable,
     JobJoined,
     JoinJob,
     LaneOffered,
@@ -47,15 +54,10 @@ from ps_proto.requests import (
     Pull,
     Pulled,
     Push,
-    RankFenced,
     ReadExport,
     RegisterServer,
     RenewLease,
-    ResolveRank,
-    RestoreState,
-    RollBack,
     ServerRegistered,
-    StartJob,
     Stats,
     StepDecided,
     TableCreated,

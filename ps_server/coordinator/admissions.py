@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ps_proto.errors import InvalidRequest, JobMismatch, ParameterServerError, Recovering, StaleIncarnation
-from ps_proto.requests import NEVER, Done, JoinJob, RankFenced, StepOrder
+from ps_proto.orders import RankFenced
+from ps_proto.requests import NEVER, Done, JoinJob, StepOrder
 from ps_proto.values import Sync
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.members import Members

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ps_proto.requests import JobState, JoinJob, StepOrder
+from ps_proto.orders import JobState
+from ps_proto.requests import JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.holders import Holders

@@ -1,7 +1,8 @@
 """Which workers live: the turn of RenewLease, and what follows where a lease runs out."""
 
 from ps_proto.errors import ParameterServerError
-from ps_proto.requests import Done, LeaseRenewed, RankFenced, RenewLease
+from ps_proto.orders import RankFenced
+from ps_proto.requests import Done, LeaseRenewed, RenewLease
 from ps_server.coordinator.admissions import Admissions
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.leases import Leases

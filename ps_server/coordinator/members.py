@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, Unreachable
-from ps_proto.requests import Done, Fence, GetStats, InstallMap, RegisterServer, ServerRegistered
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Done, Fence, GetStats, RegisterServer, ServerRegistered
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plan, Plans

@@ -3,14 +3,15 @@
 What moves a rank's clock is of a timeline: servers that have gone back do not follow what was found out before.
 """
 
-from ps_proto.requests import AdmitRank, FenceRank, Finished, InstallTable, ResolveRank, StartJob
+from ps_proto.orders import AdmitRank, FenceRank, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Finished
 from ps_proto.values import TableSpec
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.numbering import Numbering
 
 
 class Orders:
-    """Makes them; their fields are told in ps_proto.requests."""
+    """Makes them; their fields are told in ps_proto.orders."""
 
     def __init__(self, numbering: Numbering) -> None:
         self._numbering = numbering

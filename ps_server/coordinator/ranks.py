@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
-from ps_proto.requests import NEVER, Done, Finished, JobJoined, JobState, JoinJob, LeaveJob, RankFenced
+from ps_proto.orders import JobState, RankFenced
+from ps_proto.requests import NEVER, Done, Finished, JobJoined, JoinJob, LeaveJob
 from ps_proto.values import Sync
 from ps_server.coordinator.incarnations import Incarnations
 from ps_server.coordinator.job import Job

@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering
-from ps_proto.requests import AskRestore, Done, RestoreState, RollBack, Source
+from ps_proto.orders import AskRestore, RestoreState, RollBack, Source
+from ps_proto.requests import Done
 from ps_server.coordinator.core_settings import Restore
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members

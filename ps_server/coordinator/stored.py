@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from ps_proto.codec import decode, message_type, parse
 from ps_proto.errors import InvalidRequest
-from ps_proto.requests import Source, StepOrder
+from ps_proto.orders import Source
+from ps_proto.requests import StepOrder
 from ps_proto.values import Mode, TableSpec
 from sharding.shard_map import Server, ShardMap
 

@@ -20,17 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ps_proto.errors import CheckpointFailed, ParameterServerError, StalenessTimeout, StorageFailed, Unreachable
-from ps_proto.requests import (
-    OBSERVER,
-    AskCheckpoint,
-    BeginCheckpoint,
-    CancelCheckpoint,
-    CheckpointState,
-    CheckpointTaken,
-    JobState,
-    PartWritten,
-    Source,
-)
+from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, JobState, PartWritten, Source
+from ps_proto.requests import OBSERVER, CheckpointTaken
 from ps_proto.values import Sync
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Hashable
 
-from ps_proto.requests import InstallTable, RollBack
+from ps_proto.orders import InstallTable, RollBack
 from ps_proto.values import TableSpec
 from ps_server.edge.aside import run_aside
 from ps_server.events import Body

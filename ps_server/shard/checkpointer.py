@@ -15,7 +15,8 @@ Increments: a part that `tracks` may be the base of the next one. Whether its ch
 from collections.abc import Iterator
 
 from ps_proto.errors import InvalidRequest, ParameterServerError
-from ps_proto.requests import OBSERVER, AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, Done, PartWritten, Source
+from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, PartWritten, Source
+from ps_proto.requests import OBSERVER, Done
 from ps_server.events import Work
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.counters import Counters

@@ -4,19 +4,8 @@ Each may be said again.
 """
 
 from ps_proto.errors import InvalidRequest, Recovering
-from ps_proto.requests import (
-    NEVER,
-    AdmitRank,
-    Done,
-    FenceRank,
-    InstallMap,
-    InstallTable,
-    RankFenced,
-    ResolveRank,
-    RollBack,
-    StartJob,
-    StepDecided,
-)
+from ps_proto.orders import AdmitRank, FenceRank, InstallMap, InstallTable, RankFenced, ResolveRank, RollBack, StartJob
+from ps_proto.requests import NEVER, Done, StepDecided
 from ps_proto.values import Sync
 from ps_server.events import Body
 from ps_server.shard.catalog import Catalog

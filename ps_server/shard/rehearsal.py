@@ -8,21 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ps_proto.requests import (
-    Assign,
-    Fence,
-    FenceRank,
-    Finish,
-    Finished,
-    InstallMap,
-    InstallTable,
-    Pull,
-    Push,
-    ResolveRank,
-    StartJob,
-    TableIds,
-    TableRows,
-)
+from ps_proto.orders import FenceRank, InstallMap, InstallTable, ResolveRank, StartJob
+from ps_proto.requests import Assign, Fence, Finish, Finished, Pull, Push, TableIds, TableRows
 from ps_proto.values import Async, Mode, Sync, TableSpec
 from ps_server.events import Asked, Body, Refuse
 from ps_server.shard.shard import Shard

@@ -9,7 +9,8 @@ From that turn on, whoever still speaks of the timeline before is told that it i
 from collections.abc import Callable, Iterator
 
 from ps_proto.errors import InvalidRequest, ParameterServerError, StaleTimeline
-from ps_proto.requests import NEVER, AskRestore, Done, JobState, RestoreState, RollBack, Source
+from ps_proto.orders import AskRestore, JobState, RestoreState, RollBack, Source
+from ps_proto.requests import NEVER, Done
 from ps_proto.values import Async
 from ps_server.events import Work
 from ps_server.shard.catalog import Catalog

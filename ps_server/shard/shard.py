@@ -16,28 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps_proto.errors import InvalidRequest, ParameterServerError
-from ps_proto.requests import (
+from ps_proto.orders import (
     AdmitRank,
     AskCheckpoint,
     AskRestore,
-    Assign,
     BeginCheckpoint,
     CancelCheckpoint,
+    FenceRank,
+    InstallMap,
+    InstallTable,
+    ResolveRank,
+    RollBack,
+    StartJob,
+)
+from ps_proto.requests import (
+    Assign,
     ClearTable,
     CloseExport,
-    FenceRank,
     Finish,
     Finished,
     GetStats,
-    InstallMap,
-    InstallTable,
     OpenExport,
     Pull,
     Push,
     ReadExport,
-    ResolveRank,
-    RollBack,
-    StartJob,
     Stats,
     StepDecided,
 )

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ps_proto.errors import InvalidRequest, OptimizerFailed, StalenessTimeout
-from ps_proto.requests import OBSERVER, Decision, Finished, JobState
+from ps_proto.orders import JobState
+from ps_proto.requests import OBSERVER, Decision, Finished
 from ps_proto.values import Sync
 from ps_server.shard.catalog import Catalog
 from ps_server.shard.clocks import Clocks

@@ -8,7 +8,8 @@ well have a newer one.
 from collections.abc import Mapping
 
 from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint
-from ps_proto.requests import Finished, JobState, RankState, Source
+from ps_proto.orders import JobState, RankState, Source
+from ps_proto.requests import Finished
 from ps_proto.values import mode_from_wire
 from ps_server.storage.layout import manifest_of, number_of
 from ps_server.storage.manifest import Manifest

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from ps_proto.entries import SettingEntry, SpecEntry
 from ps_proto.errors import CheckpointFailed, CorruptFile, InvalidRequest, StorageFailed
-from ps_proto.requests import PartWritten
+from ps_proto.orders import PartWritten
 from ps_proto.values import Sync
 from ps_server.storage.layout import folder_of, manifest_of, part_of
 from ps_server.storage.manifest import JobEntry, Layer, Manifest, PartEntry, RankEntry, ServerEntry, pack_owners

@@ -7,7 +7,8 @@ file is written, the next one is read out: two of them are the most that is in m
 import numpy as np
 
 from ps_proto.entries import ColumnEntry
-from ps_proto.requests import Ids, PartWritten
+from ps_proto.orders import PartWritten
+from ps_proto.requests import Ids
 from ps_server.storage.arrays_file import encode
 from ps_server.storage.entries import FileEntry, RowsEntry
 from ps_server.storage.layout import names_of, part_of, resume_of, rows_of

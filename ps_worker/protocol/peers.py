@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ps_proto.errors import NotOwner, ParameterServerError, Recovering, RolledBack, StaleIncarnation, StaleTimeline
-from ps_proto.requests import Assign, Cluster, Finish, GetCluster, InstallMap, Pull, Push
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Assign, Cluster, Finish, GetCluster, Pull, Push
 from ps_worker.asking import Asker, Call, Exchange, Operation, Patience, Pause, Question, World
 from ps_worker.protocol.view import View
 from sharding.shard_map import ShardMap

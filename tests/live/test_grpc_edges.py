@@ -29,7 +29,8 @@ from ps_proto.errors import (
     Unreachable,
 )
 from ps_proto.methods import COORDINATOR, METHODS, PARAMETER_SERVER
-from ps_proto.requests import Done, Fence, GetStats, InstallMap, OpenExport, Pull, Pulled, Push, Stats, TableIds, TableRows
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Done, Fence, GetStats, OpenExport, Pull, Pulled, Push, Stats, TableIds, TableRows
 from ps_proto.status import from_call
 from ps_server.edge.loop import CoreLoop
 from ps_server.edge.sender import Sender

@@ -8,8 +8,9 @@ import pytest
 from conversation import USER, map_of
 from ps_proto.errors import UnknownKeyList
 from ps_proto.frames import filled
+from ps_proto.orders import InstallMap, InstallTable, StartJob
 from ps_proto.parts import headed
-from ps_proto.requests import Done, Fence, GetStats, InstallMap, InstallTable, Pull, Push, StartJob, TableIds, TableRows
+from ps_proto.requests import Done, Fence, GetStats, Pull, Push, TableIds, TableRows
 from ps_proto.values import Async
 from ps_server.shard.shard import Shard
 from ps_worker.transport.arena import Arena

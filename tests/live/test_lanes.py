@@ -24,7 +24,8 @@ from ps_proto.errors import (
 )
 from ps_proto.frames import LANE_METHODS
 from ps_proto.methods import METHODS
-from ps_proto.requests import Done, Fence, GetStats, InstallMap, JoinJob, Pull, Pulled, Push, Stats, TableIds, TableRows
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Done, Fence, GetStats, JoinJob, Pull, Pulled, Push, Stats, TableIds, TableRows
 from ps_server.events import Asked, Dropped, Effect, Refuse, Reply
 from ps_worker.transport.choice import AUTO, LANES, UNIX
 from ps_worker.transport.lanes import IDLE_MAX

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from ps_proto.channel import SERVER_OPTIONS
 from ps_proto.errors import InternalError, InvalidRequest
 from ps_proto.methods import COORDINATOR, PARAMETER_SERVER
-from ps_proto.requests import CreateTable, Fence, GetCluster, GetStats, InstallTable, RegisterServer, Stats, TableCreated
+from ps_proto.orders import InstallTable
+from ps_proto.requests import CreateTable, Fence, GetCluster, GetStats, RegisterServer, Stats, TableCreated
 from ps_proto.values import TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings

@@ -7,7 +7,8 @@ import pytest
 
 from conversation import map_of
 from ps_proto.errors import InvalidRequest
-from ps_proto.requests import Done, Fence, InstallMap, InstallTable, Pull, Pulled, Push, StartJob, TableIds, TableRows
+from ps_proto.orders import InstallMap, InstallTable, StartJob
+from ps_proto.requests import Done, Fence, Pull, Pulled, Push, TableIds, TableRows
 from ps_proto.values import SGD, Async, Normal, TableSpec
 from ps_server.events import Asked
 from ps_server.shard.shard import Shard

@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from conversation import Conversation, map_of, settled
 from ps_proto.errors import UnknownKeyList
-from ps_proto.requests import NEVER, ClearTable, FenceRank, Finished, Ids, Pull, Push, TableIds, TableRows
+from ps_proto.orders import FenceRank
+from ps_proto.requests import NEVER, ClearTable, Finished, Ids, Pull, Push, TableIds, TableRows
 from ps_proto.values import Async
 
 WORLD = 2

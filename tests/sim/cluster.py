@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ps_proto.errors import ParameterServerError, Unreachable
-from ps_proto.requests import InstallMap, RegisterServer
+from ps_proto.orders import InstallMap
+from ps_proto.requests import RegisterServer
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.schedule import Schedule

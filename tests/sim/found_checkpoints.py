@@ -10,7 +10,8 @@ import numpy as np
 from jobs import Ids, Rows, checksum
 from made_checkpoints import map_of
 from naive.training import train
-from ps_proto.requests import Done, Source
+from ps_proto.orders import Source
+from ps_proto.requests import Done
 from ps_server.shard.table import Table
 from ps_server.storage.folder import Folder
 from ps_server.storage.layout import manifest_of, number_of

@@ -5,20 +5,8 @@ from functools import partial
 import pytest
 
 from ps_proto.errors import RolledBack
-from ps_proto.requests import (
-    NEVER,
-    BarrierPassed,
-    BeginCheckpoint,
-    FenceRank,
-    InstallMap,
-    JobJoined,
-    Pull,
-    Push,
-    RankFenced,
-    RegisterServer,
-    ResolveRank,
-    RollBack,
-)
+from ps_proto.orders import BeginCheckpoint, FenceRank, InstallMap, RankFenced, ResolveRank, RollBack
+from ps_proto.requests import NEVER, BarrierPassed, JobJoined, Pull, Push, RegisterServer
 from ps_proto.values import Async
 from ps_server.coordinator.schedule import Schedule
 from sim.cluster import Simulation

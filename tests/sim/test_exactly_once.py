@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jobs import counting_table
-from ps_proto.requests import Done, InstallMap, Push
+from ps_proto.orders import InstallMap
+from ps_proto.requests import Done, Push
 from ps_proto.values import Async, BoundedStaleness, Mode
 from ps_worker.protocol import Worker
 from sim.cluster import Simulation

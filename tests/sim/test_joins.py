@@ -11,7 +11,8 @@ import pytest
 from jobs import TABLES, checksum, counting_table, gradients_of, halves, ids_of
 from naive.training import train_by
 from ps_proto.errors import InvalidRequest, JobMismatch, RolledBack
-from ps_proto.requests import NEVER, OBSERVER, RollBack
+from ps_proto.orders import RollBack
+from ps_proto.requests import NEVER, OBSERVER
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from ps_server.coordinator.schedule import Schedule
 from ps_server.events import Asked, Effect, Event

@@ -8,7 +8,8 @@ import pytest
 from jobs import checksum, counting_table
 from naive.training import train as train_in_one_process
 from ps_proto.errors import JobMismatch, StaleIncarnation
-from ps_proto.requests import Push, ResolveRank
+from ps_proto.orders import ResolveRank
+from ps_proto.requests import Push
 from ps_proto.values import Async, Mode, Sync
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
