@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from driven import REFUSED, SPEC, SYNC, Driver, join, leave, register
+from made_checkpoints import map_of
 from ps_proto.errors import (
     CheckpointFailed,
     InvalidRequest,
@@ -50,7 +51,7 @@ from ps_proto.requests import (
 from ps_proto.values import Async, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings, Restore
-from ps_server.coordinator.plans import ORDER_AGAIN_S
+from ps_server.coordinator.plans import ORDER_AGAIN_S, Do, Plan
 from ps_server.coordinator.rollbacks import AGAIN_S, POLL_S
 from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import Stored, StoredOrigin, StoredRollback
@@ -468,6 +469,25 @@ def test_a_checkpoint_at_work_fails_and_none_begins_meanwhile() -> None:
     deadline_s = two.driver.core.deadline_s()
     assert deadline_s is None or deadline_s > two.driver.now_s  # no turn after turn for what may not begin
     assert not any(isinstance(work.task, PublishCheckpoint) for work in two.driver.at_work)
+
+
+@pytest.mark.parametrize(("root", "waits"), [(ROOT, True), ("/elsewhere", False)])
+def test_one_that_is_being_published_where_the_last_one_may_lie_ends_before_it_is_looked_for(root: str, waits: bool) -> None:
+    two = fleet()
+    two.driver.core._checkpoint_plans.add_unasked("published", published(root))
+    two.driver.tick(0.0)
+    (work,) = two.driver.at_work
+    two.restart(1)
+    assert len(two.driver.at_work) == (1 if waits else 2)
+    two.driver.end(work, StorageFailed(root, "it has not answered for 300 s"))
+    two.poll()
+    two.find(found())
+    assert two.is_over
+
+
+def published(root: str) -> Plan:
+    yield Do(PublishCheckpoint(root, 13, None, OWN, (), map_of(2), (SPEC,), None, 3))
+    return Done()
 
 
 def test_a_job_that_went_back_behind_its_end_has_a_last_checkpoint_at_its_next_end() -> None:

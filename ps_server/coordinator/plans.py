@@ -109,6 +109,7 @@ class Plans:
         self._orders: dict[int, tuple[Mapping[str, Body], str]] = {}  # order number -> of which round, and of which server
         self._refusals: list[Effect] = []  # of plans that were given up in this turn
         self._again_s: dict[str, float] = {}  # server -> when its order is given again
+        self._tasks: dict[int, object] = {}  # those under way, also of plans that were given up
 
     def add(self, key: Hashable, request: int, wait_s: float, now_s: float, make_plan: Callable[[], Plan]) -> None:
         """Queue a plan for a request, or let the request share the one of the same key that is queued or at work."""
@@ -150,6 +151,11 @@ class Plans:
     def is_busy(self) -> bool:
         """Whether a plan runs or waits."""
         return bool(self._all())
+
+    @property
+    def tasks(self) -> list[object]:
+        """The tasks under way, also of plans that were given up."""
+        return list(self._tasks.values())
 
     def has(self, key: Hashable) -> bool:
         """Return whether a plan of this key runs or waits."""
@@ -245,6 +251,7 @@ class Plans:
                     planned.wake_s = now_s + seconds
                 case Do(task):
                     planned.task = self.number()
+                    self._tasks[planned.task] = task
                     effects.append(Work(planned.task, task))
                 case Each(orders, within_s):
                     planned.orders_until_s = now_s + within_s
@@ -284,6 +291,7 @@ class Plans:
 
     def on_worked(self, number: int, outcome: object | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
         """Take what came of a task of a plan."""
+        self._tasks.pop(number, None)
         planned = self._running
         if planned is None or planned.task != number:
             return  # of a plan that was given up, or of somebody else

@@ -27,7 +27,7 @@ from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.stored import ORIGIN, ROLLBACK, Stored, StoredOrigin, StoredRollback
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.coordinator.taking import Taking
-from ps_server.tasks import FindCheckpoint, FoundCheckpoint
+from ps_server.tasks import FindCheckpoint, FoundCheckpoint, PublishCheckpoint
 
 POLL_S = 0.1  # between two looks at what is loaded
 AGAIN_S = 5.0  # for an operator to mend what keeps all from going on
@@ -102,6 +102,8 @@ class Rollbacks:
     # --- the plan --------------------------------------------------------------------------------------------------------
 
     def _plan(self) -> Plan:
+        while self._is_published():
+            yield Wait(POLL_S)
         while True:
             found: FoundCheckpoint = yield from self._found()
             timeline = self._numbering.begin_timeline(found.timeline)
@@ -144,14 +146,23 @@ class Rollbacks:
     def _look(self, bad: tuple[tuple[str, int], ...]) -> Part:
         if self._restore is not None:
             return (yield Do(FindCheckpoint((self._restore.root,), self._restore.number, bad)))
-        last = self._taking.last
-        roots = tuple(dict.fromkeys([root for root in (last.root if last is not None else "", self._root) if root]))
+        roots = self._roots()
         if not roots:
             return FoundCheckpoint(None, 0, (), None, ())
         lineage = [(self._numbering.cluster, NUMBER_MAX)]
         if self._origin is not None:
             lineage.append((self._origin.cluster, self._origin.source.number))
         return (yield Do(FindCheckpoint(roots, None, bad, tuple(lineage))))
+
+    def _roots(self) -> tuple[str, ...]:
+        """Return where the last checkpoint may lie."""
+        last = self._taking.last
+        return tuple(dict.fromkeys([root for root in (last.root if last is not None else "", self._root) if root]))
+
+    def _is_published(self) -> bool:
+        """Return whether a checkpoint may become complete yet that was given up: later it would be the newest, of a time that is gone."""
+        published = [task for task in self._checkpoint_plans.tasks if isinstance(task, PublishCheckpoint)]
+        return any([task.root in self._roots() for task in published])
 
     def _goes_back(self, found: FoundCheckpoint, timeline: int) -> str:
         if found.source is None:

@@ -9,7 +9,11 @@ from ps_proto.orders import BeginCheckpoint, FenceRank, InstallMap, RankFenced, 
 from ps_proto.requests import NEVER, BarrierPassed, JobJoined, Pull, Push, RegisterServer
 from ps_proto.values import Async
 from ps_server.coordinator.schedule import Schedule
-from sim.cluster import Simulation
+from ps_server.storage.program import List, Program
+from ps_server.storage.programs import PROGRAMS
+from ps_server.storage.publishing import publish
+from ps_server.tasks import PublishCheckpoint, Published
+from sim.cluster import Programs, Simulation
 from sim.counting import Counting
 from sim.found_checkpoints import ROOT, FoundCheckpoints, held, held_after
 from sim.lives import Lives
@@ -20,9 +24,11 @@ STEPS = 8
 OTHERS = ("server-1", "server-2")
 
 
-def simulation(seed: int = 1, every_steps: int = 2, every_s: float = 0.0) -> tuple[Simulation, Lives]:
-    schedule = Schedule(ROOT, every_steps=every_steps, every_s=every_s)
-    sim = Simulation(seed, 3, schedule=schedule, lease_s=3.0, awaits_registration=True)
+def simulation(
+    seed: int = 1, every_steps: int = 2, every_s: float = 0.0, keep: int = 3, programs: Programs = PROGRAMS
+) -> tuple[Simulation, Lives]:
+    schedule = Schedule(ROOT, every_steps=every_steps, every_s=every_s, keep=keep)
+    sim = Simulation(seed, 3, schedule=schedule, lease_s=3.0, awaits_registration=True, programs=programs)
     return sim, Lives(sim, pause_s=(0.5, 0.5))
 
 
@@ -148,6 +154,27 @@ def test_two_servers_die_and_one_of_them_again_while_it_loads() -> None:
     sim.when(lambda: lives.kill("server-0"), target="server-0", body=RollBack)
     check_bits(lives)
     assert lives.deaths["server"] == 3
+
+
+def test_a_checkpoint_that_is_about_to_be_complete_is_so_before_all_go_back_or_never() -> None:
+    """Complete later, it would be a newer one of a time that is gone, and take the place of the one on which all stand."""
+    begun: list[int] = []
+
+    def publish_slowly(task: PublishCheckpoint) -> Program[Published]:
+        begun.append(task.number)
+        if len(begun) == 2:
+            for _ in range(300):
+                yield List(task.root, "")
+        return (yield from publish(task))
+
+    sim, lives = simulation(keep=1, programs=PROGRAMS | {PublishCheckpoint: publish_slowly})
+    training(lives)
+    sim.run(until=lambda: len(begun) == 2)
+    lives.kill("server-0")
+    sim.run(until=lambda: lives.timeline == 1)
+    last = FoundCheckpoints(sim).manifests[-1]
+    assert (last.number, last.timeline) == (begun[1], 0)
+    check_bits(lives)
 
 
 def test_a_worker_that_waits_for_a_dead_server_alone_hears_of_the_rollback() -> None:
