@@ -3,7 +3,7 @@
 command.py       both verbs, as the command line has them
 supervisor.py    starts the cluster and the workers, waits, and ends them all, however it ends itself
 launched_worker.py  one of its workers: when it is started again; timeline.py whether the servers went back to a checkpoint
-last_checkpoint.py  what the end of a job waits for
+job_end.py       when the job has ended for good; last_checkpoint.py what that waits for
 rendezvous.py    where the workers find each other for torch.distributed
 stop_signals.py  Ctrl-C and SIGTERM as something that the supervisor asks for
 tethered.py      runs a worker's script so that it ends with the supervisor, also when that is killed with -9

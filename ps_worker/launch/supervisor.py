@@ -14,8 +14,9 @@ from ps_proto.plugins import VARIABLE as PLUGINS
 from ps_worker.child import SIGNALLED, Child, ProcessEnded
 from ps_worker.launch import tethered
 from ps_worker.launch.console import STDOUT, Console
+from ps_worker.launch.job_end import JobEnd
 from ps_worker.launch.last_checkpoint import LastCheckpoint
-from ps_worker.launch.launched_worker import KNOW_S, LaunchedWorker, name_of
+from ps_worker.launch.launched_worker import LaunchedWorker, name_of
 from ps_worker.launch.piped_log import PipedLogs
 from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
@@ -81,7 +82,7 @@ class Supervisor:
             while_waiting=signals.check,
         )
         self._workers: list[LaunchedWorker] = []
-        self._last_checkpoint: LastCheckpoint | None = None
+        self._job_end: JobEnd | None = None
 
     def run(self) -> int:
         """Run the job to its end and return the exit code.
@@ -133,46 +134,26 @@ class Supervisor:
 
     def _wait(self, watch: TimelineWatch) -> None:
         """Return when all workers have ended with 0; raise Stopped, or ProcessEnded for a process that failed more often than it may."""
+        ask = partial(LastCheckpoint, self._cluster.address) if self._plan.has_checkpoints else None
+        self._job_end = end = JobEnd(self._workers, watch, ask)
         has_ended = False
         while not has_ended:
             self._signals.check()
             self._cluster.tend()
-            is_saved = not self._plan.has_checkpoints or self._is_saved(watch)  # ahead of the workers, which may have to run again
-            has_ended = all([worker.tend(time.monotonic()) for worker in self._workers])  # each one, so a list
-            if self._plan.has_checkpoints:
-                self._tend_last_checkpoint(has_ended)
-            has_ended = has_ended and is_saved
+            has_ended = end.has_come(time.monotonic())
             time.sleep(POLL_S)
-        if self._last_checkpoint is not None:
-            self._console.say(self._last_checkpoint.said)
+        if end.said:
+            self._console.say(end.said)
         for worker in self._workers:
             if worker.post.child.poll() != 0:  # after it had left the job
                 worker.post.child.check()
-
-    def _is_saved(self, watch: TimelineWatch) -> bool:
-        """Return whether the last checkpoint has ended, and what the workers are told of rollbacks is as of then or later."""
-        last = self._last_checkpoint
-        if last is None or not last.said:
-            return False
-        return watch.is_as_of(last.said_s) or time.monotonic() >= last.said_s + KNOW_S
-
-    def _tend_last_checkpoint(self, has_ended: bool) -> None:
-        """Ask for the last checkpoint once the job has ended; for none where a server that died under it lets the job go on."""
-        if not has_ended:
-            self._close_last_checkpoint()
-        elif self._last_checkpoint is None:
-            self._last_checkpoint = LastCheckpoint(self._cluster.address)
-
-    def _close_last_checkpoint(self) -> None:
-        if self._last_checkpoint is not None:
-            self._last_checkpoint.close()
-            self._last_checkpoint = None
 
     def _end(self, number: signal.Signals) -> None:
         """End the workers, asking them with the signal `number` first, then the cluster."""
         self._signals.acts_at_first = True
         self._console.hurry()
-        self._close_last_checkpoint()
+        if self._job_end is not None:
+            self._job_end.close()
         for worker in self._workers:
             worker.post.signal(number)
         deadline_s = time.monotonic() + WORKER_GRACE_S
