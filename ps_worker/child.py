@@ -23,7 +23,7 @@ class ProcessEnded(ClusterFailed):
 
 
 class Child:
-    """The process of `command` under the name `name`. All it prints goes to `log`.
+    """The process of `command` under the name `name`. All it prints goes to `log`. Raises ClusterFailed where it cannot be started.
 
     It has its own session, so that a Ctrl-C at the terminal reaches only this process, which then decides, and so that all it starts
     itself can be ended with it: nothing of that outlives it.
@@ -34,20 +34,11 @@ class Child:
     ) -> None:
         self.name = name
         self._log = log
-        stdout, stderr = log.open()
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env=environment,
-                pass_fds=pass_fds,
-                start_new_session=True,
-            )
-        finally:
-            os.close(stdout)
-            os.close(stderr)
+            self._process = _start(command, environment, log, pass_fds)
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started, as one is for each pipe
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            raise ClusterFailed(name, f"could not be started: {why}", "") from error
 
     @property
     def pid(self) -> int:
@@ -110,6 +101,23 @@ class Child:
 
     def _last_lines(self) -> str:
         return "\n".join(self._log.last_lines())
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], log: ProcessLog, pass_fds: Sequence[int]) -> "subprocess.Popen[bytes]":
+    stdout, stderr = log.open()
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    finally:
+        os.close(stdout)
+        os.close(stderr)
 
 
 def _name_of(number: int) -> str:

@@ -1,6 +1,7 @@
 """From a process's two pipes to the console, a file, and the last lines of an error."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,25 @@ def test_a_pipe_that_stays_open_is_not_waited_for_for_ever(tmp_path: Path) -> No
         os.close(descriptor)
     assert log.last_lines() == ["said", "half"]
     os.close(shown)
+
+
+@pytest.mark.parametrize("starts", [0, 1])
+def test_where_no_thread_can_be_started_no_pipe_is_left(starts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PipedLogs(Console({}), None).of("worker-0")
+    before = os.listdir("/proc/self/fd")
+    left, start = [None] * starts, threading.Thread.start
+
+    def start_some(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(RuntimeError, match="new thread"):
+        log.open()
+    assert log.last_lines() == []  # which waits for the threads that read
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_full_disk_is_said_once_and_the_process_goes_on(tmp_path: Path) -> None:

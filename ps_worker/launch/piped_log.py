@@ -35,7 +35,12 @@ class PipedLog:
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         with self._lock:
             self._last.clear()
-        return self._pipe(is_error=False), self._pipe(is_error=True)
+        stdout = self._pipe(is_error=False)
+        try:
+            return stdout, self._pipe(is_error=True)
+        except BaseException:
+            os.close(stdout)
+            raise
 
     def last_lines(self) -> list[str]:
         self.drain()
@@ -58,8 +63,13 @@ class PipedLog:
     def _pipe(self, is_error: bool) -> int:
         reader, writer = os.pipe()
         thread = threading.Thread(target=self._pump, args=(reader, is_error), name=f"rowstead-log-{self._name}", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            os.close(reader)
+            os.close(writer)
+            raise
         self._threads.append(thread)
-        thread.start()
         return writer
 
     def _pump(self, reader: int, is_error: bool) -> None:

@@ -163,6 +163,19 @@ def test_a_worker_that_fails_too_often_ends_the_job(tmp_path: Path) -> None:
         assert launch.said()[3:] == ["worker-1 ended with exit code 3. Its last lines:", "the first line", "the last line"]
 
 
+def test_a_process_that_cannot_be_started_again_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    with launched(tmp_path, WAIT, workers=1, max_restarts=1, environment={**os.environ, "TMPDIR": str(tmp_path)}) as launch:
+        launch.wait_for("waiting")
+        processes = launch.children()
+        _, most = psutil.Process(launch.process.pid).rlimit(psutil.RLIMIT_NOFILE)
+        psutil.Process(launch.process.pid).rlimit(psutil.RLIMIT_NOFILE, (0, most))
+        os.kill(launch.pids()["worker-0"], signal.SIGKILL)
+        assert launch.wait() == 1
+        assert launch.said()[-1] == "worker-0 could not be started: Too many open files."
+        wait_until_gone(processes)
+        assert "Traceback" not in launch.err
+
+
 @pytest.mark.parametrize("name", ["worker-1", "server-0", pytest.param("coordinator", marks=pytest.mark.deep)])
 def test_a_process_that_is_killed_ends_the_job_and_is_named(name: str, tmp_path: Path) -> None:
     with launched(tmp_path, WAIT) as launch:
