@@ -11,7 +11,8 @@ A task travels in Work and its outcome in Worked, or the error that stands for i
 ReadStall of the shard whose part it is; LoadPart asks LoadRows, LoadNames and LoadFacts. These are never on the wire.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,7 @@ class FoundCheckpoint:
 
     `passed_over`: a sentence for each newer one that cannot be used. `number_max`: the highest number of any that was begun there, complete
     or not, 0: of none. `cluster`: the id of the one that wrote it. `increments`: how many follow one with all rows, up to it.
+    `admitted`: rank -> the first step of whose roster it was when it was admitted last, of ranks that were admitted to its job.
     """
 
     source: Source | None
@@ -117,6 +119,7 @@ class FoundCheckpoint:
     number_max: int = 0
     cluster: int = 0
     increments: int = 0
+    admitted: Mapping[int, int] = field(default_factory=dict)
 
 
 # --- what SavePart asks of its shard ----------------------------------------------------------------------------------------------

@@ -411,7 +411,7 @@ def test_a_message_that_comes_late_brings_nobody_back(driver: Driver) -> None:
 
 def rolled_back(driver: Driver, *ranks: RankState) -> None:
     state = JobState(1, len(ranks), Async(), 0, 3, ranks)
-    driver.core.ranks.roll_back(state, is_new=False)
+    driver.core.ranks.roll_back(state, {}, is_new=False)
     driver.fenced = lambda server, order: RankFenced(
         None, NEVER, 9, finished={one.rank: one.finished for one in ranks}.get(order.rank, NEVER)
     )
@@ -535,7 +535,7 @@ def test_a_rank_that_a_rollback_took_away_is_given_anew(driver: Driver) -> None:
     in_job(driver, mode=Async())
     driver.fenced = lambda server, order: UNKNOWN
     assert driver.get(wants_in(nonce=8)).rank == 2
-    driver.core.ranks.roll_back(JobState(1, 2, Async(), 0, 3, ()), is_new=False)
+    driver.core.ranks.roll_back(JobState(1, 2, Async(), 0, 3, ()), {}, is_new=False)
     driver.get(JoinJob(0, 2, None, 20))
     joined = driver.get(wants_in(nonce=8))
     assert (joined.rank, joined.incarnation) == (2, 2)

@@ -1,7 +1,10 @@
 """Whose the ranks are that were given to those who joined."""
 
+from ps_proto.orders import JobState, RankState
 from ps_proto.requests import NEVER
+from ps_proto.values import Async
 from ps_server.coordinator.holders import HOLDERS_KEPT, Holders
+from ps_server.coordinator.job import Job
 
 
 def held(*taken: tuple[int, str, int]) -> Holders:
@@ -33,11 +36,11 @@ def test_only_who_has_yet_to_begin_begins() -> None:
 def test_a_rollback_gives_each_rank_to_who_had_it_at_the_checkpoint() -> None:
     holders = held((2, "a", 3), (1, "b", 5), (2, "c", 9), (3, "d", 10))
     holders.take(4, "e")  # its admission is under way
-    assert holders.go_back({0: 8, 1: 8, 2: 8, 3: 8}, 4) == {3, 4}
+    assert holders.go_back({0: 8, 1: 8, 2: 8, 3: 8}, {}) == {3, 4}
     assert [holders.name_of(rank) for rank in range(5)] == ["", "b", "c", "", ""], "rank 2 was to begin with step 9, which is the next one"
-    assert holders.go_back({0: 7, 1: 7, 2: 7}, 4) == {2}
+    assert holders.go_back({0: 7, 1: 7, 2: 7}, {}) == {2}
     assert holders.name_of(2) == "a"
-    assert holders.go_back({0: 3, 1: 3}, 3) == {1, 2}
+    assert holders.go_back({0: 3, 1: 3}, {}) == {1, 2}
     assert [holders.name_of(rank) for rank in range(3)] == ["", "", ""]
 
 
@@ -45,11 +48,32 @@ def test_a_rank_that_all_servers_had_admitted_by_the_checkpoint_is_its_holders()
     """The coordinator had yet to hear of it."""
     holders = Holders()
     holders.take(2, "a")
-    assert holders.go_back({0: 8, 1: 8, 2: 8}, 2) == set()
+    assert holders.go_back({0: 8, 1: 8, 2: 8}, {2: 9}) == set()
     assert (holders.name_of(2), holders.since(2)) == ("a", 9)
     holders.take(2, "b")  # once "a" has left
-    assert holders.go_back({0: 8, 1: 8, 2: 8}, 3) == {2}
+    assert holders.go_back({0: 8, 1: 8, 2: 8}, {}) == {2}
     assert holders.name_of(2) == "a"
+    holders.take(2, "b")
+    assert holders.go_back({0: 20, 1: 20, 2: 20}, {2: 15}) == set()
+    assert (holders.name_of(2), holders.since(2)) == ("b", 15)
+
+
+def test_a_rank_that_was_admitted_again_to_its_holder_is_not_the_next_ones() -> None:
+    """It was removed, came back, and left: whoever takes it then is not the one of whom a checkpoint tells."""
+    job = Job(1, 2, Async())
+    job.holders.take(1, "a")
+    for since in (9, 15):
+        job.admit(1, since)
+    job.holders.take(1, "b")
+    again = Job.of(job.stored(), {})
+    state = JobState(1, 2, Async(), 0, 20, tuple([RankState(rank, None, 20, False) for rank in range(2)]))
+    assert again.go_back(state, {1: 15}) == {1}
+    assert again.holders.name_of(1) == "a"
+    again.holders.take(1, "b")
+    assert again.go_back(state, {1: 15}) == {1}, "the second time, too"
+    again.holders.take(1, "b")
+    assert again.go_back(state, {1: 21}) == set()
+    assert again.holders.name_of(1) == "b"
 
 
 def test_it_is_stored_and_keeps_the_last_of_each_rank() -> None:

@@ -57,7 +57,7 @@ class StoredTable(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., is_installed: _Optional[bool] = ...) -> None: ...
 
 class StoredJob(_message.Message):
-    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders")
+    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders", "admitted")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class StoredJob(_message.Message):
     WORLD_SIZE_ASKED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
     number: int
     world_size: int
     mode: _common_pb2.Setting
@@ -84,7 +85,16 @@ class StoredJob(_message.Message):
     world_size_asked: int
     orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
     holders: _containers.RepeatedCompositeFieldContainer[StoredHolder]
-    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ...) -> None: ...
+    admitted: _containers.RepeatedCompositeFieldContainer[StoredAdmission]
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ...) -> None: ...
+
+class StoredAdmission(_message.Message):
+    __slots__ = ("rank", "since")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    since: int
+    def __init__(self, rank: _Optional[int] = ..., since: _Optional[int] = ...) -> None: ...
 
 class StoredHolder(_message.Message):
     __slots__ = ("rank", "name", "since")

@@ -56,14 +56,14 @@ class Holders:
         if holder is not None and holder.since == NEVER:
             self._holders[self._holders.index(holder)] = replace(holder, since=since)
 
-    def go_back(self, finished: Mapping[int, int], world_size: int) -> set[int]:
+    def go_back(self, finished: Mapping[int, int], admitted: Mapping[int, int]) -> set[int]:
         """Be as at a checkpoint, where each rank of the job has finished this step; return the ranks that change hands.
 
-        world_size  of the job as it was known until now: the checkpoint may have one rank more, which all servers had admitted by then.
+        admitted  rank -> the first step of whoever was admitted to it last at the checkpoint, where that is news: all servers had
+                  followed the order by then, and it is of the one whose admission was under way until now.
         """
-        for rank in [holder.rank for holder in self._holders if holder.since == NEVER]:
-            if world_size <= rank and rank in finished:
-                self.begin(rank, finished[rank] + 1)  # who has yet to hear of its rank has done nothing in it
+        for rank, since in admitted.items():
+            self.begin(rank, since)
         before = list(self._holders)
         self._holders = [holder for holder in before if holder.since != NEVER and holder.since - 1 <= finished.get(holder.rank, NEVER)]
         return {holder.rank for holder in before if holder not in self._holders}

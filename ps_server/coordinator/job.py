@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ps_proto.orders import JobState
-from ps_proto.requests import JoinJob, StepOrder
+from ps_proto.requests import NEVER, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.holders import Holders
-from ps_server.coordinator.stored import StoredJob
+from ps_server.coordinator.stored import StoredAdmission, StoredJob
 
 
 @dataclass
@@ -28,6 +28,7 @@ class Job:
     world_size_asked: int = 0  # what its first workers ask for, before others were admitted
     is_offered: bool = False  # it was taken up again, and nobody takes part in it yet: who asks for another job gets one
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
+    admitted: dict[int, int] = field(default_factory=dict)  # rank -> the first step that it was in the roster of when it was admitted last
 
     def __post_init__(self) -> None:
         self.world_size_asked = self.world_size_asked or self.world_size
@@ -49,6 +50,7 @@ class Job:
             is_offered=not inside,
             orders=list(stored.orders),
             holders=Holders(stored.holders),
+            admitted={one.rank: one.since for one in stored.admitted},
         )
 
     def stored(self) -> StoredJob:
@@ -67,6 +69,7 @@ class Job:
             self.world_size_asked,
             tuple(self.orders),
             self.holders.stored(),
+            tuple([StoredAdmission(rank, since) for rank, since in sorted(self.admitted.items())]),
         )
 
     @property
@@ -88,6 +91,7 @@ class Job:
     def admit(self, rank: int, since: int) -> None:
         """Let the rank, one that has left or the next, be in it from a step on: every server has followed the order."""
         self.holders.begin(rank, since)
+        self.admitted[rank] = since
         self.world_size = max(self.world_size, rank + 1)
         self.left.discard(rank)
         self.removed.discard(rank)
@@ -107,9 +111,14 @@ class Job:
         """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
         return self.world_size_asked <= world_size <= self.world_size
 
-    def go_back(self, state: JobState) -> set[int]:
-        """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands."""
-        change_hands = self.holders.go_back({rank.rank: rank.finished for rank in state.ranks}, self.world_size)
+    def go_back(self, state: JobState, admitted: Mapping[int, int]) -> set[int]:
+        """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands.
+
+        `admitted`: as above, of the checkpoint; a rank that no server had admitted since a rollback before it is not there.
+        """
+        news = {rank: since for rank, since in admitted.items() if since > self.admitted.get(rank, NEVER)}
+        change_hands = self.holders.go_back({rank.rank: rank.finished for rank in state.ranks}, news)
+        self.admitted = dict(admitted)
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
         self.removed &= self.left

@@ -1,6 +1,6 @@
 """Who takes part in the job under which rank: joining, being replaced, going on where the rank was (R7, R15), leaving."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
 from ps_proto.orders import JobState, RankFenced
@@ -214,10 +214,11 @@ class Ranks:
 
     # --- going back ------------------------------------------------------------------------------------------------------
 
-    def roll_back(self, state: JobState | None, is_new: bool) -> JobState | None:
+    def roll_back(self, state: JobState | None, admitted: Mapping[int, int], is_new: bool) -> JobState | None:
         """Let the job go on as a checkpoint has it, or begin anew where that has none or another; return it as servers take it up.
 
         Every rank has to join again, also one that has left since. `is_new`: the cluster begins with the checkpoint, and takes its job up.
+        `admitted`: as in FoundCheckpoint.
         """
         job = self.job
         if state is not None and (job is None or is_new):
@@ -228,8 +229,8 @@ class Ranks:
             return None
         if state is None or state.number != job.number:
             first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
-            state = JobState(job.number, job.world_size_asked, job.mode, first, first, ())
-        for rank in job.go_back(state):
+            state, admitted = JobState(job.number, job.world_size_asked, job.mode, first, first, ()), {}
+        for rank in job.go_back(state, admitted):
             self.incarnations.forget_tries(rank)
         self.leases.clear()  # nobody can join, and with that renew one, before all have gone back
         self.joined.clear()

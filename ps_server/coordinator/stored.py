@@ -111,6 +111,14 @@ class StoredHolder:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredAdmission:
+    """When a rank was admitted last: the first step of whose roster it was then."""
+
+    rank: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredJob:
     """A job: see job.Job, Generations for its barriers, and Holders."""
 
@@ -127,6 +135,7 @@ class StoredJob:
     world_size_asked: int
     orders: tuple[StepOrder, ...]
     holders: tuple[StoredHolder, ...]
+    admitted: tuple[StoredAdmission, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,16 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         if task.lineage and not any([cluster == own and number <= last for own, last in task.lineage]):
             continue  # somebody else's
         tables = tuple([table.spec() for table in manifest.tables])
-        increments = len(manifest.layers) - 1
         return FoundCheckpoint(
-            Source(root, number), manifest.timeline, tables, job_of(manifest), tuple(passed_over), number_max, cluster, increments
+            Source(root, number),
+            manifest.timeline,
+            tables,
+            job_of(manifest),
+            tuple(passed_over),
+            number_max,
+            cluster,
+            increments=len(manifest.layers) - 1,
+            admitted={rank.rank: rank.since for rank in manifest.ranks if rank.since is not None},
         )
     if task.number not in (None, *[number for number, _ in found]):
         complete = sorted({number for number, root in found if manifest_of(number) in folders[root]})

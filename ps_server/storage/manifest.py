@@ -39,13 +39,15 @@ class JobEntry(Entry):
 class RankEntry(Entry):
     """A rank of the job: it goes on after step `clock`, -1 for none, with the resume state of that step in the part of server `shard`.
 
-    `clock` is the least over the parts. `shard`: an index into `servers`, null where no part has the state of exactly that step.
+    `clock` is the least over the parts. `since`: the first step of a rank that was admitted to the job while it ran.
+    `shard`: an index into `servers`, null where no part has the state of exactly that step.
     """
 
     rank: int = Field(ge=0)
     clock: int = Field(ge=-1)
     has_left: bool
     shard: int | None = Field(ge=0)
+    since: int | None = None
 
 
 class PartEntry(FileEntry):

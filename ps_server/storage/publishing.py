@@ -159,7 +159,8 @@ def _ranks_of(parts: list[Part]) -> tuple[RankEntry, ...]:
         clock = min([part.clocks[rank] for part in parts])
         shards = [shard for shard, part in enumerate(parts) if part.facts.get(rank) == clock]
         has_left = all([rank in part.left for part in parts])
-        ranks.append(RankEntry(rank=rank, clock=clock, has_left=has_left, shard=shards[0] if shards else None))
+        since = parts[0].since.get(rank)
+        ranks.append(RankEntry(rank=rank, clock=clock, has_left=has_left, shard=shards[0] if shards else None, since=since))
     return tuple(ranks)
 
 

@@ -11,8 +11,8 @@ import pytest
 from jobs import TABLES, checksum, counting_table, gradients_of, halves, ids_of
 from naive.training import train_by
 from ps_proto.errors import InvalidRequest, JobMismatch, RolledBack
-from ps_proto.orders import RollBack
-from ps_proto.requests import NEVER, OBSERVER
+from ps_proto.orders import RankFenced, RollBack
+from ps_proto.requests import NEVER, OBSERVER, Done
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from ps_server.coordinator.schedule import Schedule
 from ps_server.events import Asked, Effect, Event
@@ -20,13 +20,14 @@ from ps_server.shard.shard import Shard
 from ps_worker.asking import Pause
 from ps_worker.protocol import Worker
 from sim.cluster import Simulation
-from sim.found_checkpoints import ROOT, held
+from sim.found_checkpoints import ROOT, FoundCheckpoints, held
 from sim.lives import Lives
 from sim.network import Chances
 from sim.nodes import Script
 from sim.scripts import trained
 
 STEPS = 16
+NO_FAULTS = Chances()
 ROUGH = Chances(drop=0.01, double=0.02, delay=0.03)
 OWN_IDS = 30
 
@@ -205,6 +206,40 @@ def test_each_push_counts_once_also_where_all_go_back(mode: Mode) -> None:
     runs = [check_counts(seed, mode, ALL_KINDS) for seed in range(6)]
     assert any([lives.timeline > 0 for lives in runs])
     assert any([has_withdrawn(lives) for lives in runs])
+
+
+@pytest.mark.parametrize(("mode", "member"), [(Sync(), Trainer), (Async(), Counter)], ids=["sync", "async"])
+def test_a_rank_is_its_new_holders_also_where_the_coordinator_had_yet_to_hear_of_it(mode: Mode, member: type[Member]) -> None:
+    """Rank 1 has left, and all servers have admitted another worker to it at the checkpoint; nobody else could ever take it."""
+    shards = noting()
+    sim = Simulation(1, 2, NO_FAULTS, shards, schedule=Schedule(ROOT, every_s=2.0), lease_s=2.0, awaits_registration=True)
+    lives = Lives(sim)
+    first, second, joins = member(mode, 0), member(mode, 1, last=3), member(mode, name="joins")
+    lives.add("worker-0", first.script)
+    lives.add("worker-1", second.script)
+    sim.run(until=lambda: lives.worker("worker-1").is_done)
+    lives.add("joins", joins.script)
+
+    def has_it() -> bool:
+        return all([1 in shard.clocks.since for shard in sim.shards.values()])
+
+    if isinstance(mode, Sync):
+        sim.network.drop_next(target="coordinator", body=RankFenced, count=10_000)  # the order rides in what rank 0 says of its step
+    else:
+        sim.network.drop_next(target="coordinator", body=Done, count=10_000)
+    sim.run(until=has_it)
+    sim.run(until=lambda: any([rank.since is not None for rank in FoundCheckpoints(sim).manifests[-1].ranks]))
+    job = sim.coordinator.job
+    assert job is not None
+    assert [order.rank for order in job.orders] == [1], "the coordinator has yet to hear of it"
+    lives.kill("server-0")
+    sim.network.faults.clear()
+    lives.run()
+    sim.check()
+    assert lives.timeline == 1
+    assert lives.worker("joins").worker.rank == 1
+    assert sim.coordinator.job is not None
+    assert sim.coordinator.job.world_size == 2
 
 
 @pytest.mark.deep
