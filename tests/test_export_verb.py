@@ -15,14 +15,14 @@ from dict_shard import DictShard, joined, run_for, set_row, shards_of
 from dict_store import DictStore
 from inprocess import InProcess
 from made_checkpoints import ROOT, map_of, task_of
-from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint
+from ps_proto.errors import CorruptFile, InvalidRequest, NoCheckpoint, StorageFailed
 from ps_proto.requests import ColumnLayout
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.storage.export_command import export as export_verb
 from ps_server.storage.exporting import Export, ExportIndex, export
 from ps_server.storage.folder import Folder
 from ps_server.storage.layout import rows_of
-from ps_server.storage.program import run
+from ps_server.storage.program import Ask, one_by_one, perform, run
 from ps_server.storage.publishing import publish
 from ps_server.storage.saving import save_part
 from ps_server.storage.store import Store
@@ -233,13 +233,76 @@ def test_nothing_is_written_beside_another_export(checkpoint: tuple[DictStore, l
     assert len(out.files) == 2
 
 
-def test_a_damaged_file_ends_it_without_an_index(checkpoint: tuple[DictStore, list[DictShard]]) -> None:
+# --- what goes wrong -----------------------------------------------------------------------------------------------------------------
+
+
+NOTES = {"notes.txt": b"mine", "table-0-part-0.csv": b"mine", "old/export.json": b"mine"}
+
+
+def operations(store: Store, out: Store, count: int) -> int:
+    """Export, and be killed after `count` operations; return how many there were."""
+    stores = {ROOT: store, OUT: out}
+    program = one_by_one(export(Export(ROOT, None, OUT), 500))
+    operation, done = next(program), 0
+    while done < count:
+        assert not isinstance(operation, Ask)
+        answer = perform(operation, stores[operation.root])
+        done += 1
+        try:
+            operation = program.send(answer)
+        except StopIteration:
+            break
+    program.close()
+    return done
+
+
+def test_a_damaged_file_ends_it_and_leaves_nothing(checkpoint: tuple[DictStore, list[DictShard]]) -> None:
     store, out = checkpoint[0], DictStore()
+    out.files = dict(NOTES)
     path = rows_of(7, 1, 0, 0)
     store.files[path] = store.files[path][:-1] + b"!"
     with pytest.raises(CorruptFile, match="its checksum differs"):
-        run(export(Export(ROOT, None, OUT)), {ROOT: store, OUT: out}.__getitem__, refuse)
-    assert "export.json" not in out.files
+        run(export(Export(ROOT, None, OUT), 500), {ROOT: store, OUT: out}.__getitem__, refuse)
+    assert out.files == NOTES
+
+
+@pytest.mark.parametrize("file_type", ["safetensors", "parquet"])
+def test_a_full_disk_ends_it_and_leaves_nothing(file_type: str, checkpoint: tuple[DictStore, list[DictShard]]) -> None:
+    if file_type == "parquet":
+        pytest.importorskip("pyarrow.parquet")
+    _, whole = exported(checkpoint[0], Export(ROOT, None, OUT, file_type=file_type))
+    puts = len(whole.files) + 1
+    assert puts > 4
+    for left in range(puts):
+        out = DictStore()
+        out.files, out.puts_left = dict(NOTES), left
+        with pytest.raises(StorageFailed, match="No space left"):
+            run(export(Export(ROOT, None, OUT, file_type=file_type), 500), {ROOT: checkpoint[0], OUT: out}.__getitem__, refuse)
+        assert out.files == NOTES
+        out.puts_left = puts
+        run(export(Export(ROOT, None, OUT, file_type=file_type), 500), {ROOT: checkpoint[0], OUT: out}.__getitem__, refuse)
+        assert out.files == whole.files | NOTES
+
+
+def test_after_one_that_was_killed_anywhere_the_next_one_is_as_the_first(checkpoint: tuple[DictStore, list[DictShard]]) -> None:
+    whole = DictStore()
+    most = operations(checkpoint[0], whole, 10_000)
+    assert "export.json" in whole.files
+    complete = 0
+    for count in range(most):
+        out = DictStore()
+        out.files = dict(NOTES)
+        assert operations(checkpoint[0], out, count) == count
+        if "export.json" in out.files:
+            complete += 1
+            with pytest.raises(InvalidRequest, match=r"export.json of an export is already"):
+                operations(checkpoint[0], out, 10_000)
+        else:
+            out.files.update({f"{path}.tmp-0123abcd": b"half" for path in out.files if path.startswith("table-0-part-0.s")})
+            operations(checkpoint[0], out, 10_000)
+            assert "export.unfinished" not in out.files
+        assert {path: data for path, data in out.files.items() if path != "export.unfinished"} == whole.files | NOTES
+    assert complete == 1  # killed before it could say that it had finished
 
 
 # --- the verb ------------------------------------------------------------------------------------------------------------------------

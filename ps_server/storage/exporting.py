@@ -2,13 +2,18 @@
 
     table-0-part-0.safetensors    ids U64[n], rows F32[n, dim], and with state F32 or U32[n, words] for each column, state.<column>
     table-0-part-0.parquet        the same as columns: id, row, state_<column>; the last two are lists of a fixed size
-    export.json                   which table is which, and its files; the last file of all
+    export.json                   which table is which, and its files; with it the export is complete
+    export.unfinished             there from before the first of these until after the last
+
+An export that fails removes what it wrote; what one that was killed left behind, the next one does. Files of these names that lie there
+without an export.unfinished are somebody's, and are left alone: nothing is written beside them.
 
 Each row is there once, in no order. A row of dtype bfloat16 is written as float32, which holds it to the last bit.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ps_proto.entries import ColumnEntry, Entry, SpecEntry
-from ps_proto.errors import InvalidRequest
+from ps_proto.errors import InvalidRequest, ParameterServerError, StorageFailed
 from ps_proto.requests import Ids
 from ps_proto.values import TableSpec
 from ps_server.shard.record_layout import Bfloat16Layout, Float32Layout, RecordLayout
@@ -26,15 +31,17 @@ from ps_server.storage.finding import find, no_checkpoint
 from ps_server.storage.live_rows import LiveRows, Parts, read_parts
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.parquet_file import encode_parquet
-from ps_server.storage.program import List, Program, Put
+from ps_server.storage.program import Delete, List, Program, Put
 from ps_server.storage.reading import read_manifest
 from ps_server.storage.store import Data, buffers_of
 from ps_server.tasks import FindCheckpoint, Records
 
 FILE_BYTES = 64 << 20
 INDEX = "export.json"
+UNFINISHED = "export.unfinished"
 
 _OURS = re.compile(r"export\.json|table-[0-9]+-part-[0-9]+\.(safetensors|parquet)")
+_LEFTOVER = re.compile(rf"({_OURS.pattern}|export\.unfinished)(\.tmp-[0-9a-f]{{8}})?")
 
 Rows = NDArray[np.float32]
 State = Mapping[str, NDArray[Any]]  # float32 or uint32[n, words], by column
@@ -89,26 +96,50 @@ class ExportIndex(Entry):
 
 
 def export(wanted: Export, file_bytes: int = FILE_BYTES) -> Program[ExportIndex]:
-    """Write the files; return what export.json says.
+    """Write the files; return what export.json says. One at a time writes to a folder.
 
     Raises NoCheckpoint, InvalidRequest where a table is not in it or `out` has an export already, CorruptFile or StorageFailed.
     """
     there: Mapping[str, int] = yield List(wanted.out, "")
     ours = sorted([path for path in there if _OURS.fullmatch(path)])
-    if ours:
+    if ours and (INDEX in ours or UNFINISHED not in there):
         raise InvalidRequest("out", f"{wanted.out}, where {ours[0]} of an export is already", "a folder without one")
     found = yield from find(FindCheckpoint((wanted.root,), wanted.number))
     if found.source is None:
         raise no_checkpoint(wanted.root, found)
     manifest = yield from read_manifest(wanted.root, found.source.number)
     parts = yield from read_parts(wanted.root, manifest)
+    specs = _chosen(wanted, found.tables)
+    try:
+        yield Put(wanted.out, UNFINISHED, b"Files of an export that has not ended. The next export to this place replaces them.\n")
+        yield from _remove(wanted.out, [path for path in there if path != UNFINISHED])
+        index = yield from _write(wanted, manifest, parts, specs, file_bytes)
+    except ParameterServerError:
+        with suppress(StorageFailed):  # then the next export removes them
+            left: Mapping[str, int] = yield List(wanted.out, "")
+            yield from _remove(wanted.out, [path for path in left if path != UNFINISHED])
+            yield Delete(wanted.out, (UNFINISHED,))
+        raise
+    with suppress(StorageFailed):  # it is complete all the same
+        yield Delete(wanted.out, (UNFINISHED,))
+    return index
+
+
+def _write(wanted: Export, manifest: Manifest, parts: Parts, specs: Sequence[TableSpec], file_bytes: int) -> Program[ExportIndex]:
     tables = []
-    for place, spec in enumerate(_chosen(wanted, found.tables)):
+    for place, spec in enumerate(specs):
         table = yield from _export_table(wanted, manifest, parts, place, spec, file_bytes)
         tables.append(table)
     index = ExportIndex(root=wanted.root, checkpoint=manifest.number, step=manifest.step, tables=tuple(tables))
     yield Put(wanted.out, INDEX, index.encode())
     return index
+
+
+def _remove(out: str, paths: Sequence[str]) -> Program[None]:
+    """Remove those that are ours, whole or left behind by a put that did not end."""
+    ours = tuple([path for path in paths if _LEFTOVER.fullmatch(path)])
+    if ours:
+        yield Delete(out, ours)
 
 
 def _chosen(wanted: Export, there: Sequence[TableSpec]) -> list[TableSpec]:
