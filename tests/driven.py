@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ps_proto.errors import ParameterServerError, Unreachable
-from ps_proto.orders import FenceRank, RankFenced
+from ps_proto.orders import AskProcess, FenceRank, ProcessNamed, RankFenced
 from ps_proto.requests import NEVER, Done, JobJoined, JoinJob, LeaveJob, RegisterServer
 from ps_proto.values import Adagrad, Sync, TableSpec
 from ps_server.coordinator.core import CoordinatorCore
@@ -108,6 +108,15 @@ class Driver:
 
 def register(driver: Driver, index: int) -> Any:
     return driver.outcomes[driver.ask(RegisterServer(f"server-{index}", f"host-{index}", nonce=index))]
+
+
+def restart(driver: Driver, index: int, address: str, nonce: int) -> int:
+    """Let a server that was started again register, whose old process is gone; return the request's number."""
+    request = driver.ask(RegisterServer(f"server-{index}", address, nonce=nonce))
+    for question in [tell for tell in driver.told if isinstance(tell.body, AskProcess)]:
+        is_its_own = question.address == address
+        driver.answer(question, ProcessNamed(nonce) if is_its_own else Unreachable(question.server, question.address, 0.1, "timed out"))
+    return request
 
 
 def driven(settings: CoreSettings = SETTINGS) -> Driver:

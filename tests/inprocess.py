@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dict_store import DictStore
 from ps_proto.errors import ClientClosed, ParameterServerError, Unreachable
 from ps_proto.methods import Reader, to_bytes
+from ps_proto.orders import AskProcess, ProcessNamed
 from ps_proto.requests import RegisterServer
 from ps_proto.values import Mode
 from ps_server.coordinator.core import CoordinatorCore
@@ -93,6 +94,7 @@ class InProcess:
         self._outcomes: dict[int, Any] = {}
         self._requests = 0
         self._restarts = 0
+        self._nonces: dict[str, int] = {}  # address -> of its process, where that is not the first one there
         self.coordinator = CoordinatorCore(CoreSettings(self.servers, lease_s=self.lease_s))
         self.shards = {f"server-{index}": Shard(f"server-{index}", self.rows_max) for index in range(self.servers)}
         self._cores: dict[str, Core] = {COORDINATOR: self.coordinator} | {
@@ -107,6 +109,7 @@ class InProcess:
         self.shards[name] = Shard(name, self.rows_max)
         with self._changed:
             self._cores[f"{name}:0"] = TimedCore(self.shards[name])
+        self._nonces[f"{name}:0"] = self._restarts
         again = RegisterServer(name, f"{name}:0", nonce=self._restarts)
         assert self.ask(COORDINATOR, again, 1.0, "the coordinator", lambda: False).must_recover
 
@@ -191,6 +194,8 @@ class InProcess:
     def _obey(self, tell: Tell) -> Any:
         if tell.address in self.down:
             return Unreachable(tell.server, tell.address, 0.0, "connection refused")
+        if isinstance(tell.body, AskProcess):
+            return ProcessNamed(self._nonces.get(tell.address, 0))
         self._requests += 1
         request = self._requests
         self._turn(tell.address, Asked(request, carried(tell.body, self.part_size_bytes)))

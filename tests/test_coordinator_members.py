@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from driven import REFUSED, SPEC, Driver, driven, register
+from driven import REFUSED, SPEC, Driver, driven, register, restart
 from ps_proto.errors import InvalidRequest, Recovering, Unreachable
-from ps_proto.orders import InstallMap
-from ps_proto.requests import Cluster, CreateTable, Fence, GetCluster, GetStats, JoinJob, RegisterServer, ServerRegistered, Stats
+from ps_proto.orders import AskProcess, InstallMap
+from ps_proto.requests import Cluster, CreateTable, GetCluster, JoinJob, RegisterServer, ServerRegistered
 from ps_proto.values import Sync
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
@@ -27,18 +27,14 @@ def test_a_server_that_registers_again_is_the_same_incarnation() -> None:
     assert driver.log == []  # one server is not two
 
 
-ELSEWHERE = RegisterServer("server-0", "elsewhere", nonce=77)
-GONE = Unreachable("server-0", "host-0", 0.1, "connection refused")
-
-
 def test_a_server_that_crashed_before_the_map_and_starts_elsewhere_is_the_next_incarnation() -> None:
     driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
-    request = driver.ask(ELSEWHERE)
-    (question,) = driver.told
-    assert (question.server, question.address, question.body) == ("server-0", "host-0", GetStats(Fence(0)))
-    driver.answer(question, GONE)
-    assert driver.outcomes[request] == ServerRegistered("server-0", 2)
+    assert driver.outcomes[restart(driver, 0, "elsewhere", 77)] == ServerRegistered("server-0", 2)
+    assert [(question.server, question.address, question.body) for question in driver.log] == [
+        ("server-0", "host-0", AskProcess()),
+        ("server-0", "elsewhere", AskProcess()),
+    ]
     register(driver, 1)
     driver.settle()
     assert driver.get(GetCluster()).servers == {"server-0": "elsewhere", "server-1": "host-1"}
@@ -47,21 +43,8 @@ def test_a_server_that_crashed_before_the_map_and_starts_elsewhere_is_the_next_i
 def test_a_server_restarted_on_its_port_before_the_map_is_the_next_incarnation() -> None:
     driver = Driver(CoordinatorCore(CoreSettings(2)))
     register(driver, 0)
-    assert driver.outcomes[driver.ask(RegisterServer("server-0", "host-0", nonce=77))] == ServerRegistered("server-0", 2)
-    assert driver.told == []  # at that address there is nobody else to ask
-
-
-@pytest.mark.parametrize("answer", [Recovering("server-0", "it has no shard map yet"), Stats({}, {})], ids=["no map", "map"])
-def test_the_second_of_two_servers_of_one_name_is_refused(answer: Any) -> None:
-    driver = Driver(CoordinatorCore(CoreSettings(2)))
-    register(driver, 0)
-    requests = [driver.ask(ELSEWHERE), driver.ask(ELSEWHERE)]
-    driver.answer(driver.told[0], answer)
-    for request in requests:
-        assert "'server-0', which the server at host-0 has" in str(driver.outcomes[request])
-        assert "another --name" in str(driver.outcomes[request])
-    assert driver.told == []
-    assert driver.get(GetCluster()).servers == {"server-0": "host-0"}
+    assert driver.outcomes[restart(driver, 0, "host-0", 77)] == ServerRegistered("server-0", 2)
+    assert len(driver.log) == 1, "at that address there is nobody else to ask"
 
 
 def test_a_server_that_crashed_before_every_server_had_the_map_may_come_back() -> None:
@@ -70,36 +53,12 @@ def test_a_server_that_crashed_before_every_server_had_the_map_may_come_back() -
     register(driver, 1)
     to_first, to_second = driver.told
     driver.answer(to_second)
-    driver.answer(to_first, GONE)
-    request = driver.ask(ELSEWHERE)
-    driver.answer(driver.told[0], GONE)
-    assert driver.outcomes[request] == ServerRegistered("server-0", 2)
+    driver.answer(to_first, Unreachable("server-0", "host-0", 0.1, "connection refused"))
+    assert driver.outcomes[restart(driver, 0, "elsewhere", 77)] == ServerRegistered("server-0", 2)
     assert {(tell.address, tell.body.shard_map.version) for tell in driver.told} == {("elsewhere", 2), ("host-1", 2)}  # type: ignore[attr-defined]  # a map each
     driver.settle()
     shard_map = driver.get(GetCluster()).shard_map
     assert [(server.address, server.incarnation) for server in shard_map.servers] == [("elsewhere", 2), ("host-1", 1)]
-
-
-def test_one_who_comes_back_is_admitted_although_its_call_was_given_up_meanwhile() -> None:
-    driver = Driver(CoordinatorCore(CoreSettings(2)))
-    register(driver, 0)
-    driver.turn(Dropped(driver.ask(ELSEWHERE)))
-    driver.answer(driver.told[0], GONE)
-    assert driver.outcomes[driver.ask(ELSEWHERE)] == ServerRegistered("server-0", 2)
-    assert driver.told == []
-
-
-def test_of_two_that_want_the_name_of_a_crashed_server_one_gets_it() -> None:
-    driver = Driver(CoordinatorCore(CoreSettings(2)))
-    register(driver, 0)
-    first, second = driver.ask(ELSEWHERE), driver.ask(RegisterServer("server-0", "third", nonce=78))
-    for question in list(driver.told):
-        driver.answer(question, GONE)
-    assert driver.outcomes[first] == ServerRegistered("server-0", 2)
-    (question,) = driver.told  # the second one's rival is another now
-    assert question.address == "elsewhere"
-    driver.answer(question, Recovering("server-0", "it has no shard map yet"))
-    assert "which the server at elsewhere has" in str(driver.outcomes[second])
 
 
 def test_one_server_too_many_is_refused_with_the_names_of_those_that_are_there(driver: Driver) -> None:

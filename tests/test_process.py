@@ -8,6 +8,7 @@ import pytest
 
 from ps_proto.errors import Recovering
 from ps_proto.frames import VERSION
+from ps_proto.orders import AskProcess, ProcessNamed
 from ps_proto.requests import LaneOffered, OpenLane, RegisterServer, ServerRegistered
 from ps_server.edge import process as process_module
 from ps_server.edge.process import ServerRole
@@ -46,11 +47,13 @@ async def test_nobody_hears_of_a_server_before_its_kernels_are_warm(monkeypatch:
         assert sender.sent == []
         with pytest.raises(Recovering, match="it is starting"):
             role.answers[OpenLane](OpenLane(VERSION))
+        assert isinstance(role.answers[AskProcess](AskProcess()), ProcessNamed)
     finally:
         is_warm.set()
     await asyncio.wait_for(joining, TIMEOUT_S)
     (registered,) = sender.sent
     assert isinstance(registered, RegisterServer)
     assert (registered.server, registered.address) == ("server-0", ADDRESS)
+    assert role.answers[AskProcess](AskProcess()) == ProcessNamed(registered.nonce)
     assert isinstance(role.answers[OpenLane](OpenLane(VERSION)), LaneOffered)
     await role.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from driven import REFUSED, SPEC, SYNC, Driver, join, leave, register
+from driven import REFUSED, SPEC, SYNC, Driver, join, leave, register, restart
 from made_checkpoints import map_of
 from ps_proto.errors import (
     CheckpointFailed,
@@ -14,7 +14,6 @@ from ps_proto.errors import (
     Recovering,
     RolledBack,
     StorageFailed,
-    Unreachable,
 )
 from ps_proto.orders import (
     AskCheckpoint,
@@ -24,6 +23,7 @@ from ps_proto.orders import (
     FenceRank,
     InstallMap,
     JobState,
+    ProcessNamed,
     RankState,
     ResolveRank,
     RestoreState,
@@ -36,16 +36,13 @@ from ps_proto.requests import (
     Cluster,
     CreateTable,
     Done,
-    Fence,
     Finished,
     GetCluster,
-    GetStats,
     JoinJob,
     LeaveJob,
     RegisterServer,
     RenewLease,
     ServerRegistered,
-    Stats,
     TakeCheckpoint,
 )
 from ps_proto.values import Async, TableSpec
@@ -87,13 +84,8 @@ class Fleet:
 
     def restart(self, index: int, nonce: int = 100) -> Any:
         """Start a server again, on another port; the old one is gone. Return what it is told."""
-        old = self.driver.core.servers[f"server-{index}"].address
         self.silent.discard(f"server-{index}")
-        request = self.driver.ask(RegisterServer(f"server-{index}", f"host-{index}-{nonce}", nonce=nonce))
-        (question,) = [tell for tell in self.driver.told if tell.body == GetStats(Fence(0))]
-        assert question.address == old
-        self.driver.answer(question, Unreachable(f"server-{index}", old, 0.1, "connection refused"))
-        return self.driver.outcomes[request]
+        return self.driver.outcomes[restart(self.driver, index, f"host-{index}-{nonce}", nonce)]
 
     def find(self, found: Any) -> FindCheckpoint:
         """End the search for a checkpoint; return what was searched for."""
@@ -373,7 +365,8 @@ def test_ranks_meet_again_at_the_barriers_that_they_come_to_again() -> None:
 def test_a_server_that_lives_keeps_its_name_and_nothing_is_lost() -> None:
     two = fleet()
     request = two.driver.ask(RegisterServer("server-0", "elsewhere", nonce=77))
-    two.driver.answer(two.driver.told[0], Stats({}, {}))
+    for question, nonce in zip(list(two.driver.told), (0, 77), strict=True):
+        two.driver.answer(question, ProcessNamed(nonce))
     refusal = two.driver.outcomes[request]
     assert isinstance(refusal, InvalidRequest)
     assert "which the server at host-0 has" in str(refusal)
@@ -382,7 +375,7 @@ def test_a_server_that_lives_keeps_its_name_and_nothing_is_lost() -> None:
 
 def test_a_server_that_is_started_again_at_its_address_replaces_itself() -> None:
     two = fleet()
-    registered = two.driver.outcomes[two.driver.ask(RegisterServer("server-0", "host-0", nonce=77))]
+    registered = two.driver.outcomes[restart(two.driver, 0, "host-0", 77)]
     assert (registered.incarnation, registered.must_recover) == (2, True)
     two.find(found())
     assert two.is_over

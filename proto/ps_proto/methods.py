@@ -15,6 +15,7 @@ from ps_proto.errors import InvalidRequest
 from ps_proto.orders import (
     AdmitRank,
     AskCheckpoint,
+    AskProcess,
     AskRestore,
     BeginCheckpoint,
     CancelCheckpoint,
@@ -22,6 +23,7 @@ from ps_proto.orders import (
     FenceRank,
     InstallMap,
     InstallTable,
+    ProcessNamed,
     RankFenced,
     ResolveRank,
     RestoreState,
@@ -108,6 +110,7 @@ _SERVICES: dict[str, dict[type, type]] = {
         ReadExport: ExportPart,
         CloseExport: Done,
         GetStats: Stats,
+        AskProcess: ProcessNamed,
         OpenLane: LaneOffered,
         InstallMap: Done,
         InstallTable: Done,

@@ -3,7 +3,7 @@
 The same is true of them as of those in requests.py, of which some ride in these. A shard map is handed on by any peer, all else is the
 coordinator's alone.
 
-Read in this order: what opens a job and settles its ranks, checkpoints, rollbacks.
+Read in this order: who is there, what opens a job and settles its ranks, checkpoints, rollbacks.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,18 @@ from dataclasses import dataclass
 from ps_proto.requests import NEVER, Finished
 from ps_proto.values import Mode, TableSpec
 from sharding.shard_map import ShardMap
+
+
+@dataclass(frozen=True, slots=True)
+class AskProcess:
+    """Ask which process listens at an address; it answers whatever it can serve yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessNamed:
+    """`nonce`: as in RegisterServer."""
+
+    nonce: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,16 @@ class GetStats(_message.Message):
     fence: _common_pb2.Fence
     def __init__(self, fence: _Optional[_Union[_common_pb2.Fence, _Mapping]] = ...) -> None: ...
 
+class AskProcess(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProcessNamed(_message.Message):
+    __slots__ = ("nonce",)
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    nonce: int
+    def __init__(self, nonce: _Optional[int] = ...) -> None: ...
+
 class OpenLane(_message.Message):
     __slots__ = ("version",)
     VERSION_FIELD_NUMBER: _ClassVar[int]

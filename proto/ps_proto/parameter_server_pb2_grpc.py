@@ -80,6 +80,11 @@ class ParameterServerStub:
                 request_serializer=ps__proto_dot_parameter__server__pb2.GetStats.SerializeToString,
                 response_deserializer=ps__proto_dot_parameter__server__pb2.Stats.FromString,
                 _registered_method=True)
+        self.AskProcess = channel.unary_unary(
+                '/rowstead.v1.ParameterServer/AskProcess',
+                request_serializer=ps__proto_dot_parameter__server__pb2.AskProcess.SerializeToString,
+                response_deserializer=ps__proto_dot_parameter__server__pb2.ProcessNamed.FromString,
+                _registered_method=True)
         self.OpenLane = channel.unary_unary(
                 '/rowstead.v1.ParameterServer/OpenLane',
                 request_serializer=ps__proto_dot_parameter__server__pb2.OpenLane.SerializeToString,
@@ -207,6 +212,13 @@ class ParameterServerServicer:
 
     def GetStats(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AskProcess(self, request, context):
+        """Ask which process listens here. Answered as soon as it does, whatever it can serve yet.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -340,6 +352,11 @@ def add_ParameterServerServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=ps__proto_dot_parameter__server__pb2.GetStats.FromString,
                     response_serializer=ps__proto_dot_parameter__server__pb2.Stats.SerializeToString,
+            ),
+            'AskProcess': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskProcess,
+                    request_deserializer=ps__proto_dot_parameter__server__pb2.AskProcess.FromString,
+                    response_serializer=ps__proto_dot_parameter__server__pb2.ProcessNamed.SerializeToString,
             ),
             'OpenLane': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenLane,
@@ -650,6 +667,33 @@ class ParameterServer:
             '/rowstead.v1.ParameterServer/GetStats',
             ps__proto_dot_parameter__server__pb2.GetStats.SerializeToString,
             ps__proto_dot_parameter__server__pb2.Stats.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskProcess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowstead.v1.ParameterServer/AskProcess',
+            ps__proto_dot_parameter__server__pb2.AskProcess.SerializeToString,
+            ps__proto_dot_parameter__server__pb2.ProcessNamed.FromString,
             options,
             channel_credentials,
             insecure,

@@ -309,7 +309,8 @@ class StepDecided:
 class RegisterServer:
     """A server says where it listens; its incarnation is the coordinator's answer.
 
-    `nonce`: a random uint64 that names the process, so that a restarted one is not taken for the one whose name and port it has.
+    `nonce`: a random uint64 that names the process, so that a restarted one is not taken for the one whose name and port it has, and a
+    message that comes late, of a process that is gone, is not taken for a restart.
     """
 
     server: str

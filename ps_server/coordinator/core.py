@@ -132,7 +132,7 @@ class CoordinatorCore:
                 pass
         self.liveness.remove_lost()
         self._admissions.begin_due(now_s)
-        self.members.question_rivals(effects)
+        self.members.question_contenders(effects)
         self._go_on(self._plans, now_s, effects)
         for _ in range(2):  # where one of the schedule ends, the next begins
             self._checkpoints.begin_due(now_s)

@@ -1,33 +1,22 @@
 """The servers of the cluster and the shard map: who may register, and when the rows are shared out.
 
 A server that is started again under its name takes its place once the old one is known to be gone, never because it is silent for a while
-(R12). Before there is a map nobody has lost anything; afterwards its rows are gone, and `on_restarted` is called.
+(R12): contenders.py. Before there is a map nobody has lost anything; afterwards its rows are gone, and `on_restarted` is called.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, Unreachable
+from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering
 from ps_proto.orders import InstallMap
-from ps_proto.requests import Done, Fence, GetStats, RegisterServer, ServerRegistered
+from ps_proto.requests import Done, RegisterServer, ServerRegistered
+from ps_server.coordinator.contenders import Contender, Contenders
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.numbering import Numbering
 from ps_server.coordinator.plans import Plan, Plans
 from ps_server.coordinator.stored import MAP, Stored, StoredMap, StoredServer, server_key
-from ps_server.events import Body, Effect, Refuse, Reply, Tell
+from ps_server.events import Body, Effect, Refuse, Reply
 from sharding.rebalance import plan
 from sharding.shard_map import Server, ShardMap
-
-
-@dataclass
-class _Contender:
-    """A server that asks for the name that `rival` has; it replaces that one if it is gone."""
-
-    body: RegisterServer
-    server: Server
-    rival: Server
-    requests: list[int]
-    question: int | None = None  # the number under which the rival was asked whether it lives
 
 
 class Members:
@@ -55,7 +44,7 @@ class Members:
         self.busy = ""
         self._recovering: set[str] = set()  # servers that must not serve before a rollback
         self._processes: dict[str, int] = {}  # server -> the nonce of its process
-        self._contenders: list[_Contender] = []
+        self._contenders = Contenders(plans)
         self._last_map: ShardMap | None = None  # some server may hold it, although not all do
         self._plans = plans
         self._numbering = numbering
@@ -96,7 +85,7 @@ class Members:
     # --- registering -----------------------------------------------------------------------------------------------------
 
     def register(self, request: int, body: RegisterServer, now_s: float) -> Body | None:
-        """Take a server in, or ask the one that has its name whether it lives."""
+        """Take a server in, or find out first who is there, where its name was given before."""
         known = self.servers.get(body.server)
         if known is not None and (known.address, self._processes[known.name]) == (body.address, body.nonce):
             return self._registered(known)
@@ -109,8 +98,8 @@ class Members:
             raise InvalidRequest(
                 "server", f"{body.server!r} with weight {body.weight}", f"named, with a weight above 0 ({error})"
             ) from None
-        if known is not None and known.address != server.address:
-            self._contend(request, body, server, known)
+        if known is not None:
+            self._contenders.add(request, Contender(body, server, known, self._processes[known.name]))
             return None
         return self._admit(server, body.nonce)
 
@@ -159,49 +148,33 @@ class Members:
 
     # --- two of one name -------------------------------------------------------------------------------------------------
 
-    def _contend(self, request: int, body: RegisterServer, server: Server, rival: Server) -> None:
-        """Let the rival be asked whether it lives: one that is gone is replaced."""
-        for contender in self._contenders:
-            if (contender.body, contender.rival) == (body, rival):
-                contender.requests.append(request)
-                return
-        self._contenders.append(_Contender(body, server, rival, [request]))
+    def question_contenders(self, effects: list[Effect]) -> None:
+        """Ask who is there, where somebody wants a name that another has or had."""
+        self._contenders.question(effects)
 
-    def question_rivals(self, effects: list[Effect]) -> None:
-        """Ask the rivals that have not been asked."""
-        for contender in self._contenders:
-            if contender.question is None:
-                contender.question = self._plans.number()
-                effects.append(Tell(contender.question, contender.rival.name, contender.rival.address, GetStats(Fence(0))))
+    def take_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> bool:
+        """Take the answer to such a question; return False where the number is of none."""
+        if not self._contenders.has_asked(number):
+            return False
+        contender = self._contenders.take_answer(number, outcome)
+        if contender is not None:
+            self._decide(contender, now_s, effects)
+        return True
+
+    def _decide(self, contender: Contender, now_s: float, effects: list[Effect]) -> None:
+        """Admit the contender where it may be, also if nobody waits any more: it asks again, and must not find all as it was."""
+        try:
+            if self.servers[contender.rival.name] == contender.rival:
+                contender.check()
+                self._admit(contender.server, contender.body.nonce)
+        except ParameterServerError as error:
+            effects += [Refuse(request, error) for request in contender.requests]
+            return
+        for request in contender.requests:
+            reply = self.register(request, contender.body, now_s)
+            if reply is not None:
+                effects.append(Reply(request, reply))
 
     def forget(self, request: int) -> None:
         """Let a request go that nobody waits for."""
-        for contender in self._contenders:
-            if request in contender.requests:
-                contender.requests.remove(request)
-
-    def take_answer(self, number: int, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> bool:
-        """Take the answer of a rival; return False where the number is of no such question."""
-        contender = next((contender for contender in self._contenders if contender.question == number), None)
-        if contender is not None:
-            self._on_rival(contender, outcome, now_s, effects)
-        return contender is not None
-
-    def _on_rival(self, contender: _Contender, outcome: Body | ParameterServerError, now_s: float, effects: list[Effect]) -> None:
-        """Admit the contender where the rival is gone, also if nobody waits any more: it asks again, and must not find all as it was."""
-        self._contenders.remove(contender)
-        rival = contender.rival
-        is_open = self.servers[rival.name] == rival
-        if is_open and isinstance(outcome, Unreachable):
-            self._admit(contender.server, contender.body.nonce)
-        for request in contender.requests:
-            try:
-                if is_open and not isinstance(outcome, Unreachable):
-                    have = f"{rival.name!r}, which the server at {rival.address} has"
-                    raise InvalidRequest("server name", have, "a name of its own: give this server another --name, or stop the other one")
-                reply = self.register(request, contender.body, now_s)
-            except ParameterServerError as error:
-                effects.append(Refuse(request, error))
-            else:
-                if reply is not None:
-                    effects.append(Reply(request, reply))
+        self._contenders.forget(request)

@@ -7,6 +7,7 @@ import structlog
 
 from ps_proto.errors import Recovering, Unreachable
 from ps_proto.methods import PARAMETER_SERVER
+from ps_proto.orders import AskProcess, ProcessNamed
 from ps_proto.requests import LaneOffered, OpenLane, RegisterServer, ServerRegistered
 from ps_server.edge.aside import run_aside
 from ps_server.edge.lane.listener import LaneListener, LaneSettings
@@ -42,7 +43,7 @@ class ServerRole:
         bench = Workbench(settings.name, settings.store_options())
         self.loop = CoreLoop(TimedCore(shard), sender.send, name=settings.name, prepare=TableWarmUp(warm_up_for).prepare, do_task=bench.do)
         self.max_request_bytes = settings.max_request_bytes
-        self.answers: Answers = {OpenLane: self._offer_lane}
+        self.answers: Answers = {AskProcess: self._name_process, OpenLane: self._offer_lane}
         self._lanes: LaneListener | None = None
         self._settings = settings
         self._sender = sender
@@ -74,6 +75,9 @@ class ServerRole:
         await self.loop.close()
         if self._lanes is not None:
             await self._lanes.close()
+
+    def _name_process(self, asked: AskProcess) -> ProcessNamed:
+        return ProcessNamed(self._nonce)
 
     def _offer_lane(self, asked: OpenLane) -> LaneOffered:
         if self._lanes is None:

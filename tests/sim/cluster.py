@@ -94,7 +94,7 @@ class Simulation:
         """Let a server begin with nothing, and register. `address`: where it listens, by default its name; `nonce`: of its process."""
         shard = self.shard_class(name, awaits_registration=True) if self.awaits_registration else self.shard_class(name)
         self.shards[name] = shard
-        node = self.nodes[name] = CoreNode(self, name, shard, address)
+        node = self.nodes[name] = CoreNode(self, name, shard, address, nonce=nonce)
         self.worker(f"{name}'s edge", partial(_register, node, nonce))
         return node
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from ps_proto.errors import ParameterServerError, Unreachable
+from ps_proto.orders import AskProcess, ProcessNamed
 from ps_server.events import Answered, Asked, Core, Effect, Event, Note, Persist, Refuse, Reply, Tell, Ticked, Work, Worked
 from ps_worker.asking import Call, Exchange, Pause
 from ps_worker.protocol import COORDINATOR, Worker
@@ -25,11 +26,13 @@ Script = Generator[Any, Any, Any]
 class CoreNode:
     """A server-side core on the network, for one life. `store`: what it makes durable goes there. `notes`: of what it warned the operator.
 
-    `dies_after`: of so many effects that it has carried out, over all its turns, the last one it ever does.
+    `nonce`: names its process. `dies_after`: of so many effects that it has carried out, over all its turns, the last one it ever does.
     """
 
-    def __init__(self, sim: "Simulation", name: str, core: Core, address: str = "", store: SimStateStore | None = None) -> None:
-        self.sim, self.name, self.core, self.address = sim, name, core, address or name
+    def __init__(
+        self, sim: "Simulation", name: str, core: Core, address: str = "", store: SimStateStore | None = None, nonce: int = 0
+    ) -> None:
+        self.sim, self.name, self.core, self.address, self.nonce = sim, name, core, address or name, nonce
         self.store = store or SimStateStore()
         self.mount = sim.disk.mount(name)
         self.notes: list[str] = []
@@ -43,7 +46,9 @@ class CoreNode:
 
     def receive(self, message: Message) -> None:
         """Take a question, or the answer to an order."""
-        if message.kind == "ask":
+        if message.kind == "ask" and isinstance(message.body, AskProcess):  # its edge says that, and asks no core
+            self.sim.network.send(message.answered(ProcessNamed(self.nonce)))
+        elif message.kind == "ask":
             self.ask(message.body, lambda body: self.sim.network.send(message.answered(body)))
         else:
             self._settle(message.call, message.body)

@@ -145,6 +145,41 @@ def test_a_worker_hands_a_restarted_server_the_map_of_before() -> None:
     check_bits(lives)
 
 
+@pytest.mark.parametrize("is_heard_first", [False, True], ids=["after the next process", "before it"])
+def test_what_a_dead_process_said_of_itself_comes_late(is_heard_first: bool) -> None:
+    """The process that listens where it did is the one that counts, else all wait for ever for one that is gone."""
+    sim, lives = simulation()
+    training(lives)
+    sim.run(until=lambda: lives.worker("worker-0").worker.clock == 5)
+    lives.kill("server-0")
+    sim.run(until=lambda: not sim.nodes["server-0"].is_dead)
+    node = sim.nodes["server-0"]
+    if is_heard_first:
+        sim.network.delay_next(1.0, source="server-0's edge", target="coordinator", body=RegisterServer)
+    else:
+        sim.run(until=lambda: sim.nodes["server-0's edge"].is_done)
+    late = RegisterServer("server-0", node.address, nonce=99)
+    sim.network.send(Message("server-0's edge", "coordinator", "ask", sim.next_call(), late))
+    check_bits(lives)
+    assert lives.timeline == 1, "and not for its sake"
+    assert sim.nodes["server-0"] is node
+
+
+def test_what_a_dead_process_said_of_itself_comes_late_while_the_next_one_is_cut_off() -> None:
+    """The next one listens elsewhere, and seems to be gone. It must not lose its name to one that is: nobody would tell it."""
+    sim, lives = simulation()
+    training(lives)
+    sim.run(until=lambda: lives.worker("worker-0").worker.clock == 5)
+    node = sim.nodes["server-0"]
+    sim.network.isolate("server-0")
+    late = RegisterServer("server-0", "long ago", nonce=99)
+    sim.network.send(Message("worker-0", "coordinator", "ask", sim.next_call(), late))
+    sim.time.at(sim.time.now_s + 3.0, sim.network.heal)
+    check_bits(lives)
+    assert lives.timeline == 0
+    assert sim.nodes["server-0"] is node
+
+
 def test_two_servers_die_and_one_of_them_again_while_it_loads() -> None:
     sim, lives = simulation()
     training(lives)

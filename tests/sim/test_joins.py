@@ -196,7 +196,7 @@ def test_each_push_of_those_who_come_and_go_counts_once(seed: int, mode: Mode) -
 
 
 def test_each_step_is_of_its_roster_also_where_all_go_back() -> None:
-    runs = [check_bits(seed, ALL_KINDS) for seed in range(6)]
+    runs = [check_bits(seed, ALL_KINDS) for seed in range(2, 8)]
     assert any([lives.timeline > 0 for lives in runs])
     assert any([has_withdrawn(lives) for lives in runs])
 
