@@ -6,6 +6,7 @@
     PublishCheckpoint    the coordinator     Published
     AbandonCheckpoint    the coordinator     None
     FindCheckpoint       the coordinator     FoundCheckpoint
+    ProbeRoot            the coordinator     None
 
 A task travels in Work and its outcome in Worked, or the error that stands for it. While SavePart runs it asks OpenPart, ReadPiece and
 ReadStall of the shard whose part it is; LoadPart asks LoadRows, LoadNames and LoadFacts. These are never on the wire.
@@ -120,6 +121,14 @@ class FoundCheckpoint:
     cluster: int = 0
     increments: int = 0
     admitted: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRoot:
+    """See that checkpoints can be written under `root`. `token`: in the name of a file there, so that nobody else has it."""
+
+    root: str
+    token: str
 
 
 # --- what SavePart asks of its shard ----------------------------------------------------------------------------------------------

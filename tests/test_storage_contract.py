@@ -16,10 +16,11 @@ from ps_proto.orders import Source
 from ps_server.storage.folder import Folder
 from ps_server.storage.layout import number_of
 from ps_server.storage.objects import PART_BYTES, Objects
+from ps_server.storage.program import run
 from ps_server.storage.programs import PROGRAMS
 from ps_server.storage.roots import open_store
 from ps_server.storage.store import NotThere, Store, buffers_of
-from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, LoadPart, PublishCheckpoint, SavePart
+from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, LoadPart, ProbeRoot, PublishCheckpoint, SavePart
 from sim.disk import SimDisk
 
 OPTIONS = {
@@ -53,6 +54,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, open_objects: Callable
 
 
 class TestStore:
+    def test_a_probe_leaves_nothing(self, store: Store) -> None:
+        def refuse(body: object) -> object:
+            raise AssertionError(body)
+
+        run(PROGRAMS[ProbeRoot](ProbeRoot(ROOT, "0a1b2c3d")), lambda root: store, refuse)
+        assert store.list("") == {}
+
     def test_an_object_comes_back(self, store: Store) -> None:
         store.put("a/b/c.bin", b"hello")
         assert bytes(store.get("a/b/c.bin")) == b"hello"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder
+from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder, StorageFailed
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
@@ -21,7 +21,9 @@ from ps_server.edge.serving import run_process
 from ps_server.edge.workbench import Workbench
 from ps_server.events import Body, Persist
 from ps_server.storage.finding import no_checkpoint
-from ps_server.tasks import FindCheckpoint, FoundCheckpoint
+from ps_server.tasks import FindCheckpoint, FoundCheckpoint, ProbeRoot
+
+PROBE_S = 30.0  # for one operation at start, where somebody waits
 
 log = structlog.get_logger()
 
@@ -52,15 +54,30 @@ class CoordinatorRole:
             raise
         if settings.state is None:
             log.warning("the state of this cluster is in memory, and ends with this process; --state keeps it")
-        self._bench = Workbench("The coordinator", settings.store_options())
+        self._options = settings.store_options()
+        self._bench = Workbench("The coordinator", self._options)
         self.loop = CoreLoop(core, self._send, name="The coordinator", do_task=self._bench.do, store=self._keep)
+        # Of a cluster that runs nothing is asked: it goes on where a root fails, too.
         self._restore = settings.restored() if stored is None else None
+        self._root = settings.checkpoints if stored is None else None
 
     async def join(self, address: str) -> None:
-        """Let the core go on with what the coordinator before it had begun. NoCheckpoint where a new cluster is to begin with none."""
+        """Let the core go on with what the coordinator before it had begun.
+
+        Of a new cluster: NoCheckpoint where it is to begin with one that is not there, StorageFailed where it could write none.
+        """
         if self._restore is not None:
             await self._check_there(self._restore)
+        if self._root is not None:
+            await self._probe(self._root)
         self.loop.begin()
+
+    async def _probe(self, root: str) -> None:
+        bench = Workbench("The coordinator", self._options, store_s=PROBE_S)
+        try:
+            await bench.do(ProbeRoot(root, secrets.token_hex(8)), self.loop.ask)
+        except StorageFailed as error:
+            raise StorageFailed(root, error.reason) from error
 
     async def _check_there(self, restore: Restore) -> None:
         found = await self._bench.do(FindCheckpoint((restore.root,), restore.number), self.loop.ask)

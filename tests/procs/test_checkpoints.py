@@ -104,6 +104,11 @@ def test_what_was_saved_goes_on_on_another_number_of_servers_and_after_a_server_
     assert refused.returncode == 1
     assert f"There is no complete checkpoint at {root}#99" in refused.stderr
 
+    (tmp_path / "file").write_text("")
+    refused = rowstead("coordinator", "--servers=1", f"--checkpoints={tmp_path / 'file' / 'root'}")
+    assert refused.returncode == 1
+    assert f"{tmp_path / 'file' / 'root'} cannot be read or written: Not a directory. Check that" in refused.stderr
+
     with by_hand(tmp_path / "second", 2, f"--restore={root}#{taken.number}", f"--checkpoints={root}") as cluster:
         client = connected(cluster)
         assert (client.clock, client.is_resumed, client.resume) == (6, True, b"after step 5")
