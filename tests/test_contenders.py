@@ -15,6 +15,7 @@ ELSEWHERE = RegisterServer("server-0", "elsewhere", nonce=77)
 THIRD = RegisterServer("server-0", "third", nonce=78)
 OLD, NEW, ANOTHER = ProcessNamed(0), ProcessNamed(77), ProcessNamed(79)
 GONE = Unreachable("server-0", "host-0", 0.1, "connection refused")
+NO_SERVER = InvalidRequest("the call to server-0 at host-0", "refused with UNIMPLEMENTED: Method not found!", "one that it serves")
 IS_TAKEN_IN = ServerRegistered("server-0", 2)
 
 
@@ -41,7 +42,7 @@ def outcome_of(driver: Driver, body: RegisterServer, **answers: ProcessNamed | P
     return driver.outcomes[request]
 
 
-@pytest.mark.parametrize("at_old", [GONE, ANOTHER], ids=["nobody", "another"])
+@pytest.mark.parametrize("at_old", [GONE, ANOTHER, NO_SERVER], ids=["nobody", "another", "another program"])
 def test_one_that_is_there_gets_the_name_of_one_that_is_gone(driver: Driver, at_old: ProcessNamed | ParameterServerError) -> None:
     assert outcome_of(driver, ELSEWHERE, host_0=at_old, elsewhere=NEW) == IS_TAKEN_IN
     assert driver.get(GetCluster()).servers == {"server-0": "elsewhere"}

@@ -41,8 +41,9 @@ class Contender:
             raise Recovering("The coordinator", f"{at}; others must reach it there: see --advertise")
 
     def _rival_is_gone(self) -> bool:
+        """Return whether nobody is at its address, or another process, which need be none of ours: InvalidRequest says that."""
         found = self.answers[self.rival.address]
-        return isinstance(found, Unreachable) or (isinstance(found, ProcessNamed) and found.nonce != self.rival_nonce)
+        return isinstance(found, Unreachable | InvalidRequest) or (isinstance(found, ProcessNamed) and found.nonce != self.rival_nonce)
 
 
 class Contenders:

@@ -99,8 +99,9 @@ def test_the_second_server_of_a_name_is_refused_and_one_that_crashed_comes_back(
             refused = rowstead(*flags)
             assert refused.returncode == 1
             assert f"'server-0', which the server at {first.address} has" in refused.stderr
-        with started(tmp_path, "again", *flags) as again:
-            again.wait_for_log("serving")
+        port = first.address.rpartition(":")[2]
+        with started(tmp_path, "other", "coordinator", "--servers=1", f"--port={port}"), started(tmp_path, "again", *flags) as again:
+            again.wait_for_log("serving")  # although somebody answers at the old address
             assert json.loads(rowstead("status", coordinator.address, "--json").stdout)["servers"][0]["address"] == again.address
 
 
