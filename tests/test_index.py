@@ -6,7 +6,7 @@ import pytest
 
 from naive.sharding import hash_id
 from ps_server.shard import index
-from ps_server.shard.index import ENTRIES_MIN, MOVED_MIN, Ids, SlotIndex
+from ps_server.shard.index import BLOCK, ENTRIES_MIN, MOVED_MIN, Ids, SlotIndex
 from sharding.arrays import read_only
 from sharding.hashing import table_salt
 
@@ -163,8 +163,42 @@ def test_inserting_in_the_middle_of_growth_finds_what_is_still_to_be_moved(count
     table.find_or_insert(ids_of(num_ids - 1))
     assert table.is_growing
     again = read_only(np.arange(num_ids - count, num_ids + count, dtype=np.uint64))
-    assert table.insert(again).tolist() == again.tolist()
-    assert len(table) == num_ids + count
+    slots = table.insert(again)
+    assert slots[:count].tolist() == again[:count].tolist()
+    assert len(table) == num_ids + count == len(set(slots[count:].tolist()) | set(range(num_ids)))
+    assert table.find(again).slots.tolist() == slots.tolist()
+
+
+@pytest.mark.parametrize("known", [(), (0,), (0, 0), (299,), (300, 301), (127, 128, 255, 256), (599,), tuple(range(600))])
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_ids_are_inserted_unlooked_up_to_the_first_that_is_there(known: tuple[int, ...], is_crowded: bool) -> None:
+    """Of a batch of 600, ids at some places are known, from the batch before or from this one."""
+    table = make_index(capacity=100_000)
+    table.reserve(1_400 if is_crowded else 6_000)  # load 0.7 of 2,048 entries in the end, or less than 0.2
+    first, second = np.arange(600, dtype=np.uint64), np.arange(1_000, 1_600, dtype=np.uint64)
+    assert table.insert(read_only(first)).tolist() == list(range(600))
+    for number, place in enumerate(known):
+        second[place] = second[place // 2] if number % 2 else first[-1 - place]
+    slots = table.insert(read_only(second))
+    twin = dict(zip(first.tolist(), range(600), strict=True))
+    for id, slot in zip(second.tolist(), slots.tolist(), strict=True):
+        assert twin.setdefault(id, slot) == slot
+    assert len(table) == len(twin) == len(set(twin.values()))
+    assert sorted([*twin.values(), *table.free_slots().tolist()]) == list(range(table.num_slots))
+    assert table.free_slots().size <= 2 * BLOCK
+    twin |= dict(zip(range(5_000, 5_100), table.insert(read_only(np.arange(5_000, 5_100, dtype=np.uint64))).tolist(), strict=True))
+    assert table.find(ids_of(*twin)).slots.tolist() == list(twin.values())
+
+
+def test_ids_that_are_inserted_unlooked_may_all_want_one_place() -> None:
+    table = make_index()
+    table.reserve(40)
+    wrapped = colliding_ids(20)
+    alike = [id_with_hash(5 + (number << 32)) for number in range(20)]  # the low half of the hash is all that an entry has
+    ids = ids_of(*[id for pair in zip(wrapped, alike, strict=True) for id in pair])
+    assert table.insert(ids).tolist() == list(range(40))
+    assert table.find(ids).slots.tolist() == list(range(40))
+    assert table.insert(ids).tolist() == list(range(40))
 
 
 def test_a_reserved_index_grows_no_more() -> None:
@@ -233,7 +267,8 @@ def test_it_agrees_with_a_dict(seed: int) -> None:
 def test_its_kernels_are_compiled_once() -> None:
     table = make_index()
     table.find_or_insert(read_only(np.arange(100, dtype=np.uint64)))
+    table.insert(ids_of(100, 3))
     table.remove(ids_of(1))
     table.insert(ids_of(1, 2))
-    kernels = (index._find, index._insert, index._move, index._erase, index._mark_dead)
-    assert [len(getattr(kernel, "signatures", [()])) for kernel in kernels] == [1] * 5
+    kernels = (index._find, index._insert, index._insert_absent, index._move, index._erase, index._mark_dead)
+    assert [len(getattr(kernel, "signatures", [()])) for kernel in kernels] == [1] * 6

@@ -45,6 +45,7 @@ _DEAD = np.uint64(0x8000_0000)
 _TAG_SHIFT = np.uint64(32)
 _LIVE_SHIFT = np.uint64(31)  # leaves the tag and the dead bit
 _TAG_MASK = np.uint64(0xFFFF_FFFF)
+_LINE_ENTRIES = np.uint64(8)  # in a cache line
 
 _NOTHING = np.empty(0, dtype=np.int32)
 _NO_ENTRIES = np.zeros(1, dtype=np.uint64)  # looks like an array in which nothing is ever found
@@ -139,14 +140,25 @@ class SlotIndex:
         """Return the slot of each id, a new one where it is absent, as nearly all of them are: none is looked up beforehand.
 
         `ids` and errors as for `find_or_insert`. Every entry is moved first where it grows: `reserve` makes that rare.
+        As long as no slot is free, each gets the next one without a look whether it is there; the first that is ends that.
         """
         if len(self) + ids.size > self._ids_by_slot.size:
             return self.find_or_insert(ids).slots
         self.reserve(len(self) + ids.size)
         self._move(self._old_entries.size)
-        slots = np.full(ids.size, -1, dtype=np.int32)
-        created = np.empty(ids.size, dtype=np.int32)
-        _insert(self._entries, self._ids_by_slot, self._free, self._counters, self._salt, ids, slots, created)
+        slots = np.empty(ids.size, dtype=np.int32)
+        begin = 0
+        if self._counters[_FREE] == 0:
+            unused = np.empty(2 * BLOCK, dtype=np.int32)
+            begin = _insert_absent(self._entries, self._ids_by_slot, unused, self._counters, self._salt, ids, slots)
+            if self._counters[_FREE]:
+                self._free = unused
+        if begin < ids.size:
+            slots[begin:] = -1
+            created = np.empty(ids.size - begin, dtype=np.int32)
+            _insert(
+                self._entries, self._ids_by_slot, self._free, self._counters, self._salt, read_only(ids[begin:]), slots[begin:], created
+            )
         return slots
 
     def reserve(self, num_ids: int) -> None:
@@ -321,6 +333,68 @@ def _insert(
                 num_created += 1
             slots[i] = slot
     return num_created
+
+
+@kernel
+def _insert_absent(entries: Entries, ids_by_slot: Ids, unused: Slots, counters: Counters, salt: np.uint64, ids: Ids, slots: Slots) -> int:
+    """Give the next slots to ids that are absent, as far as they are; write them to `slots`, and return how many ids that were.
+
+    It ends, at most two blocks later, after an id that is there: that gets its own slot, and the one meant for it is free. No slot may be
+    so before: `unused` int32[2 * BLOCK] becomes the list of them.
+
+    In blocks, as in `_find`; a third pass is for those that found another in their first place, a few in a hundred to one half. Their
+    entries lie where nobody can tell beforehand, often in the next cache line: it is asked for a block ahead. The second pass writes back
+    what is there where it is no empty entry: it would guess wrong too often whether it is.
+    """
+    mask = np.uint64(entries.size - 1)
+    hashes = np.empty(4 * BLOCK, dtype=np.uint64)
+    late = np.empty(2 * BLOCK + 1, dtype=np.int64)  # ids of the third pass: the block before the last one's, then the last one's
+    num_late = 0
+    first = counters[_HIGH]
+    end = ids.size
+    num_blocks = (ids.size + BLOCK - 1) // BLOCK
+    for block in range(num_blocks + 2):
+        for i in range(block * BLOCK, min(end, (block + 1) * BLOCK)):
+            hash = hash_id(salt, ids[i])
+            hashes[i % (4 * BLOCK)] = hash
+            prefetch(entries, hash & mask)
+            ids_by_slot[first + i] = ids[i]
+            slots[i] = np.int32(first + i)
+        num_both = num_late
+        for i in range(max(0, (block - 1) * BLOCK), min(end, block * BLOCK)):
+            hash = hashes[i % (4 * BLOCK)]
+            position = hash & mask
+            entry = entries[position]
+            entries[position] = entry if entry != _ZERO else hash << _TAG_SHIFT | np.uint64(first + i + 1)
+            late[num_both] = i
+            num_both += 1 if entry != _ZERO else 0
+        for k in range(num_late, num_both):
+            prefetch(entries, (hashes[late[k] % (4 * BLOCK)] & mask) + _LINE_ENTRIES)
+        for k in range(num_late):
+            i = late[k]
+            hash = hashes[i % (4 * BLOCK)]
+            wanted = (hash & _TAG_MASK) << _ONE
+            position = hash & mask
+            entry = entries[position]
+            while entry != _ZERO:
+                if entry >> _LIVE_SHIFT == wanted:
+                    candidate = (entry & _SLOT_MASK) - _ONE
+                    if ids_by_slot[candidate] == ids[i]:
+                        slots[i] = np.int32(candidate)
+                        break
+                position = (position + _ONE) & mask
+                entry = entries[position]
+            if entry == _ZERO:
+                entries[position] = hash << _TAG_SHIFT | np.uint64(first + i + 1)
+            else:
+                unused[counters[_FREE]] = np.int32(first + i)
+                counters[_FREE] += 1
+                end = min(end, block * BLOCK)  # what the second pass has placed by now
+        for k in range(num_late, num_both):
+            late[k - num_late] = late[k]
+        num_late = num_both - num_late
+    counters[_HIGH] = first + end
+    return end
 
 
 @kernel
