@@ -62,10 +62,10 @@ def memory_flags(address: int) -> list[str]:
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages for anonymous memory")
 @pytest.mark.parametrize(("mib", "is_huge"), [(0, False), (3, False), (5, True), (100, True)])
-def test_only_records_beyond_the_first_mebibytes_lie_in_huge_pages(mib: int, is_huge: bool) -> None:
+def test_only_ids_and_records_beyond_the_first_mebibytes_lie_in_huge_pages(mib: int, is_huge: bool) -> None:
     slab = Slab(width=64)
     assert ("hg" in memory_flags(slab.records[mib << 12].ctypes.data)) is is_huge  # 256 bytes each
-    assert "hg" not in memory_flags(slab.ids[-1:].ctypes.data)
+    assert ("hg" in memory_flags(slab.ids[mib << 17 :].ctypes.data)) is is_huge
 
 
 def test_the_mapping_goes_with_the_last_array_over_it() -> None:

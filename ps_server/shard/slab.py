@@ -5,8 +5,8 @@
     1           id    [ ...                 ]
 
 The mapping is reserved once and never moves: a page of it costs memory from the first time it is written to. So a table grows without
-copying, and an array over it stays valid for as long as anyone holds it. Records are read at random, where each page of 4 KiB is one more
-miss: so from some size on they lie in huge pages, where the system has any.
+copying, and an array over it stays valid for as long as anyone holds it. Ids and records are read at random, where each page of 4 KiB is
+one more miss: so from some size on they lie in huge pages, where the system has any.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ RESERVED_BYTES_MAX = 256 << 30  # of address space: hundreds of such tables fit 
 
 _MAP_NORESERVE = 0x4000  # Linux: promise no memory for the reservation; the mmap module has no name for it
 _PAGE_BYTES = mmap.PAGESIZE
-_SMALL_BYTES = 4 << 20  # of records, before huge pages: a small table takes what it needs
+_SMALL_BYTES = 4 << 20  # of ids, and of records, before huge pages: a small table takes what it needs
 
 
 class Slab:
@@ -61,8 +61,8 @@ def _try_reserve(capacity: int, width: int) -> mmap.mmap | None:
         mapping = mmap.mmap(-1, _ids_bytes(capacity) + 4 * capacity * width, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except OSError:
         return None
-    huge_begin = _ids_bytes(capacity) + _SMALL_BYTES
-    if len(mapping) > huge_begin:
-        with contextlib.suppress(OSError):  # a kernel built without them
-            mapping.madvise(mmap.MADV_HUGEPAGE, huge_begin, len(mapping) - huge_begin)
+    for begin, end in ((0, _ids_bytes(capacity)), (_ids_bytes(capacity), len(mapping))):
+        if end - begin > _SMALL_BYTES:
+            with contextlib.suppress(OSError):  # a kernel built without them
+                mapping.madvise(mmap.MADV_HUGEPAGE, begin + _SMALL_BYTES, end - begin - _SMALL_BYTES)
     return mapping
