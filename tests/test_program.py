@@ -91,6 +91,28 @@ def test_a_bug_of_a_store_ends_the_program_too() -> None:
     assert closed
 
 
+def test_what_is_read_is_checked_before_it_comes_back() -> None:
+    near, seen = DictStore(), list[bytes]()
+    near.files = {"a": b"good", "b": b"bad"}
+
+    def check(data: memoryview) -> None:
+        seen.append(bytes(data))
+        if seen[-1] == b"bad":
+            raise StorageFailed("b", "it is bad")
+
+    def program() -> Program[bytes]:
+        data = yield Get("near", "a", check)
+        with pytest.raises(StorageFailed, match="it is bad"):
+            yield Get("near", "b", check)
+        yield Begin(Get("near", "b", check))
+        with pytest.raises(StorageFailed, match="it is bad"):
+            yield Await()
+        return bytes(data)
+
+    assert run_on(program(), near=near) == b"good"
+    assert seen == [b"good", b"bad", b"bad"]
+
+
 # --- what is begun, to be waited for later ----------------------------------------------------------------------------------------
 
 

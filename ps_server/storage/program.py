@@ -25,10 +25,11 @@ class Put(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Read an object. Comes back as memoryview."""
+    """Read an object. Comes back as memoryview, once `check` has looked at it and raised nothing: with what is begun, that is begun too."""
 
     root: str
     path: str
+    check: Callable[[memoryview], None] | None = None
 
 
 class List(NamedTuple):
@@ -200,8 +201,11 @@ def perform(operation: StoreOperation, store: Store) -> Any:
     match operation:
         case Put(_, path, data):
             return store.put(path, data)
-        case Get(_, path):
-            return store.get(path)
+        case Get(_, path, check):
+            data = store.get(path)
+            if check is not None:
+                check(data)
+            return data
         case List(_, prefix):
             return store.list(prefix)
         case Delete(_, paths):

@@ -1,6 +1,7 @@
 """Files with rows of a table: read ahead of who makes use of them, and taken apart."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ps_server.tasks import Records
 
 
 class FilesAhead:
-    """Reads files in their order, each while the program makes use of the one before it."""
+    """Reads files in their order and compares their checksums, each while the program makes use of the one before it."""
 
     def __init__(self, root: str, entries: Sequence[FileEntry]) -> None:
         self._root = root
@@ -32,12 +33,12 @@ class FilesAhead:
         except NotThere:
             raise CorruptFile(f"{self._root}/{entry.file}", "it is missing") from None
         yield from self._begin()
-        entry.check(data, self._root)
         return data
 
     def _begin(self) -> Program[None]:
         if self._num_begun < len(self._entries):
-            yield Begin(Get(self._root, self._entries[self._num_begun].file))
+            entry = self._entries[self._num_begun]
+            yield Begin(Get(self._root, entry.file, partial(entry.check, root=self._root)))
         self._num_begun += 1
 
 
