@@ -12,6 +12,7 @@ class RecordedDisk(RealDisk):
     """Notes the calls that change something, with paths below `root`. `fails_at`: the number of the call that meets a full disk."""
 
     def __init__(self, root: Path, fails_at: int | None = None) -> None:
+        super().__init__()
         self.calls: list[str] = []
         self._root = root
         self._fails_at = fails_at

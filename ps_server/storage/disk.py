@@ -1,13 +1,18 @@
 """What a folder of checkpoints needs of a disk, call by call, so that a test can hand in one that forgets what was not synced."""
 
 import os
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ps_server.storage.store import Buffer
+
+_LENT_BYTES_MIN = 1 << 20  # smaller ones come from the heap, which is not fresh each time
+_FREE_MAX = 2  # who reads files one after another holds one or two
 
 
 class Disk(Protocol):
@@ -64,6 +69,9 @@ class Disk(Protocol):
 class RealDisk(Disk):
     """This machine's."""
 
+    def __init__(self) -> None:
+        self._memory = _Memory()
+
     def make_folder(self, path: Path) -> bool:
         try:
             path.mkdir()
@@ -105,7 +113,7 @@ class RealDisk(Disk):
     def read(self, path: Path) -> memoryview:
         """As promised, into memory that numpy asks huge pages for: four times as fast as bytes, whose pages come 4 KiB at a time."""
         with path.open("rb", buffering=0) as file:
-            left = data = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
+            left = data = self._memory.lend(os.fstat(file.fileno()).st_size)
             while left and (count := file.readinto(left)):
                 left = left[count:]
         return data[: len(data) - len(left)]
@@ -127,3 +135,26 @@ class RealDisk(Disk):
                 except FileNotFoundError:
                     continue  # removed meanwhile
         return sizes
+
+
+class _Memory:
+    """Lends memory, and lends it again once nobody holds it: the system clears what is fresh, and reading takes half as long again then."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def lend(self, size: int) -> memoryview:
+        """Return memory of `size` bytes with anything in it."""
+        if size < _LENT_BYTES_MIN:
+            return np.empty(size, np.uint8).data
+        memory = self._free.pop() if self._free else None
+        if memory is None or memory.size < size:
+            memory = np.empty(size, np.uint8)
+        lent = memory[:size]
+        # Each view of it, and each view of such a view, holds `lent`: none of them is handed out but as a view of its buffer.
+        weakref.finalize(lent, self._take_back, memory).atexit = False
+        return lent.data
+
+    def _take_back(self, memory: NDArray[np.uint8]) -> None:
+        if len(self._free) < _FREE_MAX:
+            self._free.append(memory)
