@@ -1,10 +1,13 @@
 """The coordinator's core: barriers open when all are there, and say who is missing."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from driven import SYNC, Driver, driven, join, leave
 from ps_proto.errors import BarrierTimeout, InvalidRequest, StaleIncarnation
-from ps_proto.requests import Barrier, BarrierPassed, JoinJob, LeaveJob
+from ps_proto.requests import Barrier, BarrierPassed, Done, JoinJob, LeaveJob, RenewLease
+from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.minima import RUNS_KEPT
 from ps_server.events import Dropped
 
@@ -154,3 +157,59 @@ def test_one_who_has_gone_from_a_barrier_has_been_there_all_the_same(driver: Dri
     assert driver.outcomes[driver.ask(Barrier(1, 1, 0, 10.0))] == BarrierPassed()
     assert gone not in driver.outcomes
     assert driver.outcomes[driver.ask(Barrier(0, 1, 0, 10.0))] == BarrierPassed()  # it asks again
+
+
+class CountedGenerations(Generations):
+    """Counts how often all ranks are looked at."""
+
+    looks = 0
+
+    def missing(self, generation: int, ranks: Sequence[int]) -> list[int]:
+        self.looks += 1
+        return super().missing(generation, ranks)
+
+
+def full_barrier(count: int) -> tuple[Driver, CountedGenerations, list[int]]:
+    """Return a job of so many ranks that all stand at barrier 0 but for the last, and their requests."""
+    driver = driven()
+    for rank in range(count):
+        join(driver, rank, count)
+    assert driver.core.job is not None
+    counted = driver.core.job.barriers = CountedGenerations()
+    return driver, counted, [driver.ask(Barrier(rank, 1, 0, 1000.0)) for rank in range(count - 1)]
+
+
+def test_a_turn_looks_at_all_ranks_once_however_many_wait_at_a_barrier() -> None:
+    count = 40
+    driver, counted, asked = full_barrier(count)
+    assert counted.looks == count - 1
+    for rank in range(10):
+        driver.ask(RenewLease(rank, 1, 0))
+    assert counted.looks == count + 9
+    asked.append(driver.ask(Barrier(count - 1, 1, 0, 1000.0)))
+    assert counted.looks == count + 10
+    assert [driver.outcomes[request] for request in asked] == [BarrierPassed()] * count
+
+
+def test_the_ranks_of_a_job_are_counted_where_one_comes_or_goes_and_not_at_each_look() -> None:
+    driver, _, _ = full_barrier(4)
+    job = driver.core.job
+    assert job is not None
+    before = job.still_in
+    driver.ask(RenewLease(0, 1, 0))
+    assert job.still_in is before
+    assert driver.get(LeaveJob(3, 1)) == Done()
+    assert job.still_in == [0, 1, 2]
+
+
+def test_of_those_who_wait_at_a_barrier_each_is_told_what_concerns_it_alone() -> None:
+    driver, _, asked = full_barrier(4)
+    join(driver, 2, 4)  # anew
+    assert isinstance(driver.outcomes[asked[2]], StaleIncarnation)
+    assert not driver.outcomes.keys() & {asked[0], asked[1]}
+
+
+def test_those_who_wait_at_a_barrier_pass_it_once_the_last_rank_says_that_it_is_beyond() -> None:
+    driver, _, asked = full_barrier(3)
+    driver.ask(Barrier(2, 1, 0, 1000.0, has_passed=True))
+    assert [driver.outcomes[request] for request in asked] == [BarrierPassed()] * 2

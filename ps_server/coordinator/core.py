@@ -87,6 +87,7 @@ class CoordinatorCore:
         )
         self._rollbacks.on_end = self.liveness.expect_all
         self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._rollbacks, self._checkpoint_plans)
+        self._barriers = Barriers(self.ranks, self._waiting)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
@@ -95,7 +96,7 @@ class CoordinatorCore:
             RenewLease: self.liveness.renew,
             GetCluster: self._get_cluster,
             TakeCheckpoint: self._checkpoints.take,
-            Barrier: Barriers(self.ranks, self._waiting).wait,
+            Barrier: self._wait_at_barrier,
         }
 
     # --- turns -----------------------------------------------------------------------------------------------------------
@@ -137,7 +138,7 @@ class CoordinatorCore:
         for _ in range(2):  # where one of the schedule ends, the next begins
             self._checkpoints.begin_due(now_s)
             self._go_on(self._checkpoint_plans, now_s, effects)
-        self._waiting.wake(now_s, effects)
+        self._waiting.wake(now_s, effects, everyone=not self._journal.is_empty)  # what a rank is, and in which job, is stored
         persist = self._journal.take()
         return [*([persist] if persist is not None else []), *effects, *self.notices.take()]
 
@@ -157,6 +158,12 @@ class CoordinatorCore:
         """Return when a Ticked is due: a request that gives up, an order to be given again, or a checkpoint."""
         due_s = self._waiting.due_s() + self.ranks.leases.due_s() + self._admissions.due_s() + self._checkpoints.due_s()
         return min([*due_s, *[each_s for plans in self._lanes for each_s in plans.due_s()]], default=None)
+
+    def _wait_at_barrier(self, request: int, body: Barrier, now_s: float) -> Body | None:
+        reply = self._barriers.wait(request, body, now_s)
+        if reply is None and self.job is not None:
+            self._waiting.set_alike(request, (self.job.number, body.generation))
+        return reply
 
     # --- looking ---------------------------------------------------------------------------------------------------------
 

@@ -30,8 +30,15 @@ class Job:
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
     admitted: dict[int, int] = field(default_factory=dict)  # rank -> the first step that it was in the roster of when it was admitted last
 
+    still_in: list[int] = field(init=False)  # the ranks that have not left, connected or not, ascending
+
     def __post_init__(self) -> None:
         self.world_size_asked = self.world_size_asked or self.world_size
+        self._look_again()
+
+    def _look_again(self) -> None:
+        # Kept, since every look at a barrier asks for it: after each turn in which a rank waits there.
+        self.still_in = sorted(set(range(self.world_size)) - self.left)
 
     @classmethod
     def of(cls, stored: StoredJob, inside: Mapping[int, int]) -> "Job":
@@ -76,11 +83,6 @@ class Job:
     def is_over(self) -> bool:
         return len(self.left) == self.world_size
 
-    @property
-    def still_in(self) -> list[int]:
-        """The ranks that have not left, connected or not, ascending."""
-        return sorted(set(range(self.world_size)) - self.left)
-
     def take(self, rank: int, incarnation: int) -> None:
         """Let the rank be this incarnation's; if another one stood at the barrier, it stands there no more."""
         self.is_offered = False
@@ -95,12 +97,14 @@ class Job:
         self.world_size = max(self.world_size, rank + 1)
         self.left.discard(rank)
         self.removed.discard(rank)
+        self._look_again()
         self.orders = [order for order in self.orders if order.rank != rank]
 
     def leave(self, rank: int) -> None:
         """End the rank's part in it."""
         self.ranks.pop(rank, None)
         self.left.add(rank)
+        self._look_again()
         self.barriers.forget(rank)
 
     def is_as(self, body: JoinJob) -> bool:
@@ -122,6 +126,7 @@ class Job:
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
         self.removed &= self.left
+        self._look_again()
         self.is_offered = True
         self.ranks.clear()
         self.barriers.go_back()

@@ -21,9 +21,14 @@ class Journal:
         self._puts.pop(key, None)
         self._deletes.add(key)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been collected."""
+        return not self._puts and not self._deletes
+
     def take(self) -> Persist | None:
         """Return what has been collected since it was taken last; None where that is nothing."""
-        if not self._puts and not self._deletes:
+        if self.is_empty:
             return None
         persist = Persist(self._puts, frozenset(self._deletes))
         self._puts, self._deletes = {}, set()

@@ -1,22 +1,26 @@
 """Requests that wait for a state of the cluster, not for an order: for the shard map, or at a barrier."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from ps_proto.errors import ParameterServerError
 from ps_server.events import Body, Effect, Refuse, Reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
     attempt: Callable[[], Body | None]
     give_up: Callable[[float], ParameterServerError]
     since_s: float
     deadline_s: float
+    alike: Hashable = None  # what it waits for, with others; None: nobody waits for the same
 
 
 class WaitingRoom:
-    """Looks at each of them after every turn."""
+    """Looks at them after every turn; of those that are alike, at one.
+
+    A thousand ranks at a barrier make a thousand turns: to look at each of them after each would be a million looks at all ranks.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, _Waiting] = {}
@@ -32,6 +36,10 @@ class WaitingRoom:
         """Let a request wait: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline."""
         self._waiting[request] = _Waiting(attempt, give_up, now_s, now_s + wait_s)
 
+    def set_alike(self, request: int, key: Hashable) -> None:
+        """Let a request that waits wait on where another one of the same key does. An error may be its own: see `wake`."""
+        self._waiting[request].alike = key
+
     def forget(self, request: int) -> None:
         """Let a request go that nobody waits for."""
         self._waiting.pop(request, None)
@@ -40,17 +48,23 @@ class WaitingRoom:
         """Return the times at which requests give up."""
         return [waiting.deadline_s for waiting in self._waiting.values()]
 
-    def wake(self, now_s: float, effects: list[Effect]) -> None:
-        """Answer those that may be answered, and refuse those whose time is up."""
+    def wake(self, now_s: float, effects: list[Effect], everyone: bool = True) -> None:
+        """Answer those that may be answered, and refuse those whose time is up.
+
+        `everyone`: look at each of those that are alike, too: who takes part may have changed, which refuses some of them.
+        """
+        waits_on: set[Hashable] = set()
         for request, waiting in list(self._waiting.items()):
             try:
-                reply = waiting.attempt()
+                is_looked_at = everyone or waiting.alike is None or waiting.alike not in waits_on
+                reply = waiting.attempt() if is_looked_at else None
                 if reply is None and now_s >= waiting.deadline_s:
                     raise waiting.give_up(now_s - waiting.since_s)
             except ParameterServerError as error:
                 effects.append(Refuse(request, error))
             else:
                 if reply is None:
+                    waits_on.add(waiting.alike)
                     continue
                 effects.append(Reply(request, reply))
             del self._waiting[request]
