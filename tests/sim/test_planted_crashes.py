@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ps_proto.orders import ProcessNamed
 from ps_proto.requests import ServerRegistered
 from ps_proto.values import Async
 from ps_server.coordinator import ranks
+from ps_server.coordinator.contenders import Contender
 from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.schedule import Schedule
@@ -152,6 +154,17 @@ def initial_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Members, "_admit", _admit)
 
 
+def believes_every_message(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the name of a server that is gone gets it, although nobody knows whether it is there itself."""
+    check = Contender.check
+
+    def unchecked(contender: Contender) -> None:
+        contender.answers[contender.server.address] = ProcessNamed(contender.body.nonce)
+        check(contender)
+
+    patch.setattr(Contender, "check", unchecked)
+
+
 def clock_of_another(patch: pytest.MonkeyPatch) -> None:
     """A rank goes on after the most that any server had heard of it, and not the least."""
     find = publishing._ranks_of
@@ -194,6 +207,7 @@ def start_values_take_names(patch: pytest.MonkeyPatch) -> None:
     [
         (fence_of_one, directed.test_a_step_that_one_server_heard_of_is_finished_everywhere),
         (initial_rows, directed.test_a_worker_hands_a_restarted_server_the_map_of_before),
+        (believes_every_message, directed.test_what_a_dead_process_said_of_itself_comes_late_while_the_next_one_is_cut_off),
         (clock_of_another, directed.test_a_server_dies_where_the_parts_of_a_checkpoint_are_of_different_steps),
         (tells_first, directed.test_the_coordinator_dies_before_it_has_stored_what_it_is_about_to_tell),
         (start_values_take_names, directed.test_a_worker_dies_when_one_of_two_servers_has_its_push),
