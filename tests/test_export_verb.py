@@ -22,13 +22,14 @@ from ps_server.storage.export_command import export as export_verb
 from ps_server.storage.exporting import Export, ExportIndex, export
 from ps_server.storage.folder import Folder
 from ps_server.storage.layout import rows_of
-from ps_server.storage.program import Ask, one_by_one, perform, run
+from ps_server.storage.program import Ask, perform, run
 from ps_server.storage.publishing import publish
 from ps_server.storage.saving import save_part
 from ps_server.storage.store import Store
 from ps_server.tasks import SavePart
 from sharding.hashing import NUM_BUCKETS
 from sharding.shard_map import ShardMap
+from sim.one_by_one import one_by_one
 
 OUT = "/exported"
 STATE = {

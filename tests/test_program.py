@@ -7,8 +7,9 @@ import pytest
 
 from dict_store import DictStore
 from ps_proto.errors import Recovering, StorageFailed
-from ps_server.storage.program import Ask, AskAll, Await, Begin, Delete, Get, List, OneByOne, Program, Put, StoreOperation, one_by_one, run
+from ps_server.storage.program import Ask, AskAll, Await, Begin, Delete, Get, List, Program, Put, StoreOperation, run
 from ps_server.storage.store import NotThere
+from sim.one_by_one import OneByOne, one_by_one
 
 
 def ask(body: object) -> object:

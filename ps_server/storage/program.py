@@ -1,7 +1,7 @@
 """Work on stores as a value: a generator that yields what it wants done and is sent what came of it.
 
 So the same program runs in a thread against a disk (`run`), and in a simulation that lets time pass, or a process die, between any two of
-its operations (`one_by_one`). A store's errors (StorageFailed, NotThere) and those that the core answers with are raised at the `yield`.
+its operations. A store's errors (StorageFailed, NotThere) and those that the core answers with are raised at the `yield`.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -76,7 +76,6 @@ class Await(NamedTuple):
 
 Operation = StoreOperation | Ask | AskAll | Begin | Await
 Program = Generator[Operation, Any, T]
-OneByOne = Generator[StoreOperation | Ask, Any, T]  # a program that begins nothing, and asks one question at a time
 AskMany = Callable[[Sequence[object]], list[Any]]
 Start = Callable[[Callable[[], Any]], Callable[[], Any]]  # (work) -> what waits for its end, and returns or raises what came of it
 
@@ -157,43 +156,6 @@ def _at_once(work: Callable[[], Any]) -> Callable[[], Any]:
     except Exception as error:
         done.set_exception(error)
     return done.result
-
-
-def one_by_one(program: Program[T]) -> OneByOne[T]:
-    """Return the same program as one that waits for each operation where it would have begun it, and for each answer before it asks on."""
-    answer: Any = None
-    error: Exception | None = None
-    begun: tuple[Any, Exception | None] = (None, None)
-    with closing(program):
-        while True:
-            try:
-                operation = program.send(answer) if error is None else program.throw(error)
-            except StopIteration as end:
-                value: T = end.value
-                return value
-            answer, error = None, None
-            match operation:
-                case Await():
-                    answer, error = begun
-                case Begin(inner):
-                    begun = yield from _outcome(inner)
-                case AskAll(bodies):
-                    answer = []
-                    for body in bodies:
-                        reply, error = yield from _outcome(Ask(body))
-                        if error is not None:
-                            break
-                        answer.append(reply)
-                case _:
-                    answer, error = yield from _outcome(operation)
-
-
-def _outcome(operation: StoreOperation | Ask) -> OneByOne[tuple[Any, Exception | None]]:
-    """Return what comes back, or is raised."""
-    try:
-        return (yield operation), None
-    except (ParameterServerError, NotThere) as raised:
-        return None, raised
 
 
 def perform(operation: StoreOperation, store: Store) -> Any:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ps_proto.errors import ParameterServerError
 from ps_server.storage.folder import Folder
-from ps_server.storage.program import Ask, Program, StoreOperation, one_by_one, perform
+from ps_server.storage.program import Ask, Program, StoreOperation, perform
 from ps_server.storage.store import NotThere
 from sim.disk import Died
+from sim.one_by_one import one_by_one
 
 if TYPE_CHECKING:
     from sim.nodes import CoreNode
