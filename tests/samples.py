@@ -94,6 +94,7 @@ CLUSTER = 2**64 - 3
 JOB = JobState(6, 8, BoundedStaleness(2), 12, 17, (RankState(0, FINISHED, 6, True), RankState(7, None, -1, False)))
 PART = PartWritten("server-0", "checkpoint-0000000009/shard-0/part.json", 2**40, "00ff", 17, 2, 9, 10, 2**50, 0.25)
 
+TAKEN = CheckpointTaken("/checkpoints", 9, 17, 20, 2**51, 1.5, 0.25)
 REQUESTS: tuple[object, ...] = (
     Pull(FENCE, (*[TableIds(table.table, table.ids) for table in TABLES], TableIds("listed", IDS, 2**63 - 1)), FINISHED, 2.5, 11),
     Push(FENCE, 3, (LISTED, *GRADIENTS), FINISHED.hyperparameters),
@@ -142,9 +143,11 @@ REPLIES: tuple[object, ...] = (
     JobJoined(4, 7, 3, 8, Async(), 2, SHARD_MAP, SPECS, 5, b"\x00resume\xff", True, 10.0),
     LeaseRenewed(ORDERS, 3),
     TableCreated(SPECS[0]),
-    Cluster(2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed", (2, 7)),
+    Cluster(
+        2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed", (2, 7), TAKEN
+    ),
     BarrierPassed(-3),
-    CheckpointTaken("/checkpoints", 9, 17, 20, 2**51, 1.5, 0.25),
+    TAKEN,
 )
 
 

@@ -543,6 +543,26 @@ def test_a_job_that_ends_leaves_a_last_checkpoint() -> None:
     assert two.begun()[-1].boundary == 10
 
 
+def test_all_are_told_which_one_has_the_end_of_the_job_until_another_begins() -> None:
+    two = parts(Schedule(ROOT, every_s=60.0))
+    joined = join(two.driver, 0, world_size=1, nonce=5)
+    two.driver.tick(60.0)
+    two.run()
+    leave(two.driver, joined, 0)
+    two.run()
+    two.poll()
+    first = two.publish()
+    assert two.driver.get(GetCluster()).end is None, "that one began before the end"
+    two.poll()
+    two.publish()
+    end = two.driver.get(GetCluster()).end
+    assert (end.path, end.number) == (ROOT, first + 1)
+    two.driver.tick(1000.0)
+    assert two.driver.get(GetCluster()).end == end
+    join(two.driver, 0, world_size=1)
+    assert two.driver.get(GetCluster()).end is None
+
+
 def test_a_job_that_ends_while_one_is_written_by_time_leaves_another() -> None:
     two = parts(Schedule(ROOT, every_s=60.0))
     joined = join(two.driver, 0, world_size=1, nonce=5)

@@ -33,6 +33,7 @@ from ps_proto.orders import (
 from ps_proto.requests import (
     Barrier,
     BarrierPassed,
+    CheckpointTaken,
     Cluster,
     CreateTable,
     Done,
@@ -494,6 +495,16 @@ def test_a_job_that_went_back_behind_its_end_has_a_last_checkpoint_at_its_next_e
     for rank in range(2):
         leave(two.driver, join(two.driver, rank), rank)
     assert [type(work.task) for work in two.driver.at_work] == [FindCheckpoint]
+
+
+def test_the_end_of_a_job_counts_as_kept_no_more_where_all_go_back() -> None:
+    two = fleet()
+    for rank in range(2):
+        leave(two.driver, join(two.driver, rank), rank)
+    two.driver.core._checkpoints._end = CheckpointTaken(ROOT, 13, 20, 1, 1, 0.1, 0.0)
+    assert two.driver.get(GetCluster()).end is not None
+    two.restart(1)
+    assert two.driver.get(GetCluster()).end is None
 
 
 @pytest.mark.parametrize(("increments", "full"), [(0, False), (8, False), (9, True), (14, True)])

@@ -126,7 +126,7 @@ class GetCluster(_message.Message):
     def __init__(self, wait_s: _Optional[float] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers", "lost", "checkpoint", "notice", "left")
+    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers", "lost", "checkpoint", "notice", "left", "end")
     class RanksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class Cluster(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     servers_expected: int
     shard_map: _common_pb2.ShardMap
     tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
@@ -165,7 +166,8 @@ class Cluster(_message.Message):
     checkpoint: int
     notice: str
     left: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ..., lost: _Optional[_Iterable[int]] = ..., checkpoint: _Optional[int] = ..., notice: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
+    end: CheckpointTaken
+    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ..., lost: _Optional[_Iterable[int]] = ..., checkpoint: _Optional[int] = ..., notice: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., end: _Optional[_Union[CheckpointTaken, _Mapping]] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("path", "full", "at_least", "wait_s")

@@ -420,28 +420,6 @@ class GetCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """The cluster as the coordinator knows it. `shard_map` is None until the expected servers are there.
-
-    `lost`: the ranks whose lease has run out. `checkpoint`: the number of the last complete one, 0: none. `notice`: what an operator must
-    know, such as why a checkpoint failed.
-    """
-
-    servers_expected: int
-    shard_map: ShardMap | None
-    tables: tuple[TableSpec, ...] = ()
-    timeline: int = 0
-    world_size: int = 0
-    mode: Mode | None = None
-    ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those taking part now
-    servers: dict[str, str] = field(default_factory=dict)  # name -> address, of those registered
-    lost: tuple[int, ...] = ()
-    checkpoint: int = 0
-    notice: str = ""
-    left: tuple[int, ...] = ()  # ranks whose first workers have left the job that runs, or ran last, by their own word
-
-
-@dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
     """Write a checkpoint under the root `path`, "": the configured one; answered once it is complete.
 
@@ -466,6 +444,30 @@ class CheckpointTaken:
     nbytes: int
     took_s: float
     stall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster as the coordinator knows it. `shard_map` is None until the expected servers are there.
+
+    `lost`: the ranks whose lease has run out. `checkpoint`: the number of the last complete one, 0: none. `notice`: what an operator must
+    know, such as why a checkpoint failed. `end`: the checkpoint that has all of the job that ran last; None while one runs, and before that
+    checkpoint is complete.
+    """
+
+    servers_expected: int
+    shard_map: ShardMap | None
+    tables: tuple[TableSpec, ...] = ()
+    timeline: int = 0
+    world_size: int = 0
+    mode: Mode | None = None
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> incarnation, of those taking part now
+    servers: dict[str, str] = field(default_factory=dict)  # name -> address, of those registered
+    lost: tuple[int, ...] = ()
+    checkpoint: int = 0
+    notice: str = ""
+    left: tuple[int, ...] = ()  # ranks whose first workers have left the job that runs, or ran last, by their own word
+    end: CheckpointTaken | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from ps_proto.errors import CheckpointFailed, InvalidRequest, ParameterServerError
-from ps_proto.requests import TakeCheckpoint
+from ps_proto.requests import CheckpointTaken, TakeCheckpoint
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.plans import Now, Plan, Plans
 from ps_server.coordinator.ranks import Ranks
@@ -35,7 +35,8 @@ class Checkpoints:
         self._due_s = math.inf  # when the next is due by time, while a job runs
         self._not_before_s = -math.inf
         self._looked_s = -math.inf  # when it was last asked what is due
-        self._ended_job = 0  # the job whose end has had its checkpoint
+        self._ended_job = 0  # the job whose end has had its checkpoint, or has it now
+        self._end: CheckpointTaken | None = None  # that checkpoint, once it is complete
 
     def take(self, request: int, body: TakeCheckpoint, now_s: float) -> None:
         """Plan to take a checkpoint; answered once it is complete."""
@@ -54,12 +55,19 @@ class Checkpoints:
             key = end
         self._plans.add(key, request, math.inf, now_s, lambda: self._taking.plan(wish))
 
+    @property
+    def end(self) -> CheckpointTaken | None:
+        """The checkpoint that has all of the job that ran last: nothing has changed since."""
+        return self._end
+
     # --- by itself -------------------------------------------------------------------------------------------------------
 
     def begin_due(self, now_s: float) -> None:
         """Plan what the schedule wants now: while a job runs, and at its end, after which nothing changes."""
         self._looked_s = now_s
         schedule, job = self._schedule, self._ranks.job
+        if job is None or not job.is_over or self._rollbacks.why:
+            self._end = None  # also where it went back to that: another rollback may find it damaged
         if not schedule.root or job is None or self._members.shard_map is None or self._rollbacks.why:
             return
         if job.is_over:
@@ -84,17 +92,21 @@ class Checkpoints:
     def _begin(self, key: Hashable, wish: Wish) -> None:
         self._make_way()
         if not self._plans.has(key):
-            self._plans.add_unasked(key, self._scheduled(wish))
+            self._plans.add_unasked(key, self._scheduled(key, wish))
 
     def _make_way(self) -> None:
         """Give up one that waits for a multiple of steps, and of which no server has taken anything; it is planned again."""
         if self._taking.is_armed:
             self._plans.give_up(CheckpointFailed(self._schedule.root, "the coordinator", "another one came first"))
 
-    def _scheduled(self, wish: Wish) -> Plan:
+    def _scheduled(self, key: Hashable, wish: Wish) -> Plan:
         try:
-            return (yield from self._taking.plan(wish))
+            taken = yield from self._taking.plan(wish)
         except ParameterServerError:
             self._not_before_s = (yield Now()) + AGAIN_S
             self._ended_job = 0
             raise
+        assert isinstance(taken, CheckpointTaken)
+        if key == _End(self._ended_job):
+            self._end = taken
+        return taken

@@ -192,6 +192,7 @@ class CoordinatorCore:
             checkpoint=self._taking.last.number if self._taking.last is not None else 0,
             notice=self.notices.last,
             left=tuple(sorted((job.left - job.removed) | job.holders.ranks())) if job else (),
+            end=self._checkpoints.end,
         )
 
     @property

@@ -4,7 +4,7 @@ import threading
 import time
 
 from ps_proto.errors import CheckpointFailed, ClientClosed, ParameterServerError
-from ps_proto.requests import CheckpointTaken, TakeCheckpoint
+from ps_proto.requests import CheckpointTaken, Cluster, GetCluster, TakeCheckpoint
 from ps_worker.retry import is_passing
 from ps_worker.transport.grpc import GrpcTransport
 
@@ -14,7 +14,7 @@ TRIES = 3  # where it fails: a server that dies under it comes back, and then th
 
 
 class LastCheckpoint:
-    """Asks the coordinator for a checkpoint, in a thread. It takes one by itself once all ranks have left, so this one adds little to it.
+    """Asks the coordinator for a checkpoint, in a thread. It takes one by itself once all ranks have left, and none where that is complete.
 
     `said`  what came of it, as a sentence; "" until it has ended.     `said_s`  when that was, monotonic time.
     """
@@ -41,8 +41,7 @@ class LastCheckpoint:
         while True:
             wait_s = deadline_s - time.monotonic()
             try:
-                asked = TakeCheckpoint("", full=False, at_least=-1, wait_s=wait_s)
-                taken = self._transport.call(self._address, asked, wait_s, "The coordinator")
+                taken = self._taken(wait_s)
             except ClientClosed as error:
                 return str(error)
             except ParameterServerError as error:
@@ -52,5 +51,14 @@ class LastCheckpoint:
                     return f"There is no checkpoint of the job's end: {error}"
                 time.sleep(AGAIN_S)  # the coordinator, or a server, is being started again
             else:
-                assert isinstance(taken, CheckpointTaken)
                 return f"The job's end is in checkpoint {taken.number} in {taken.path}."
+
+    def _taken(self, wait_s: float) -> CheckpointTaken:
+        """Return the checkpoint that has the job's end: the coordinator's own, or else another one."""
+        cluster = self._transport.call(self._address, GetCluster(), wait_s, "The coordinator")
+        assert isinstance(cluster, Cluster)
+        if cluster.end is not None:
+            return cluster.end
+        taken = self._transport.call(self._address, TakeCheckpoint("", full=False, at_least=-1, wait_s=wait_s), wait_s, "The coordinator")
+        assert isinstance(taken, CheckpointTaken)
+        return taken
