@@ -7,6 +7,7 @@
     AbandonCheckpoint    the coordinator     None
     FindCheckpoint       the coordinator     FoundCheckpoint
     ProbeRoot            the coordinator     None
+    CheckParts           the coordinator     None
 
 A task travels in Work and its outcome in Worked, or the error that stands for it. While SavePart runs it asks OpenPart, ReadPiece and
 ReadStall of the shard whose part it is; LoadPart asks LoadRows, LoadNames and LoadFacts. These are never on the wire.
@@ -129,6 +130,15 @@ class ProbeRoot:
 
     root: str
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckParts:
+    """See that the parts are there which the servers wrote for `number`, of each in the map's order, as they wrote them."""
+
+    root: str
+    number: int
+    parts: tuple[PartWritten, ...]
 
 
 # --- what SavePart asks of its shard ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The coordinator takes checkpoints: asked for, by its schedule and at a job's end; and what goes wrong is told to whom it concerns."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,10 +16,10 @@ from ps_server.coordinator.core import CoordinatorCore
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.plans import ORDER_AGAIN_S
 from ps_server.coordinator.schedule import Schedule
-from ps_server.coordinator.stored import Stored, StoredCheckpoint
+from ps_server.coordinator.stored import Stored, StoredCheckpoint, StoredCluster
 from ps_server.coordinator.taking import ANSWER_S, BOUNDARY_S, CANCEL_S, POLL_S_MAX, POLL_S_MIN
 from ps_server.events import Dropped, Tell
-from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
+from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 
 ROOT = "/checkpoints"
 ORDERS = (AskCheckpoint, BeginCheckpoint, CancelCheckpoint)
@@ -656,3 +656,87 @@ def test_a_store_that_does_not_answer_is_told_once_and_no_server_writes_there_un
     two.run()
     fail(AbandonCheckpoint)
     assert len(two.driver.notes) == 2  # what had been well since is told again
+
+
+# --- the trial at the beginning of a cluster -------------------------------------------------------------------------------------------
+
+
+def tried(settings: CoreSettings, stored: Stored | None = None) -> Parts:
+    """Return two servers that have just shared out the rows, of a cluster that tries its root."""
+    driver = Driver(CoordinatorCore(settings, stored))
+    two = Parts(driver)
+    register(driver, 0)
+    register(driver, 1)
+    two.run()
+    two.poll(2)
+    return two
+
+
+TRIES = CoreSettings(2, cluster=7, schedule=Schedule(ROOT), tries_root=True)
+
+
+def test_a_cluster_that_begins_tries_its_root_and_keeps_nothing_of_it() -> None:
+    two = tried(TRIES)
+    assert two.begun() == [BeginCheckpoint(1, 7, 0, ROOT, 0, -1, -1, False, True)]
+    task = two.task(CheckParts)
+    assert (task.root, task.number, [part.server for part in task.parts]) == (ROOT, 0, ["server-0", "server-1"])
+    two.end(CheckParts, None)
+    assert two.orders == {}  # cancelled
+    assert two.task(AbandonCheckpoint) == AbandonCheckpoint(ROOT, 0)
+    two.end(AbandonCheckpoint, None)
+    assert two.driver.mentions == [f"All servers can write checkpoints to {ROOT}."]
+    assert two.driver.notes == []
+    two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.run()
+    assert two.begun()[1:] == [BeginCheckpoint(1, 7, 1, ROOT, 0, -1, -1, True, False)]  # the first one is number 1 all the same
+    assert two.driver.get(GetCluster()).checkpoint == 0
+
+
+def test_a_server_that_cannot_write_under_the_root_is_named_at_once() -> None:
+    two = Parts(Driver(CoordinatorCore(TRIES)), disks={"server-1": "/checkpoints/x cannot be read or written: Permission denied."})
+    register(two.driver, 0)
+    register(two.driver, 1)
+    two.run()
+    two.poll(2)
+    two.end(AbandonCheckpoint, None)
+    why = "/checkpoints/x cannot be read or written: Permission denied"
+    said = f"Checkpoints to {ROOT} will fail, as a trial has shown: of server-1 it is said that {why}."
+    assert two.driver.notes == [said]
+    assert two.driver.get(GetCluster()).notice == said
+    assert two.driver.mentions == []
+
+
+def test_a_server_whose_part_the_coordinator_does_not_find_is_named_at_once() -> None:
+    two = tried(TRIES)
+    two.end(CheckParts, CheckpointFailed(ROOT, "server-0", "what it wrote is elsewhere"))
+    two.end(AbandonCheckpoint, StorageFailed(ROOT, "Permission denied"))
+    assert two.driver.notes == [
+        f"Checkpoints to {ROOT} will fail, as a trial has shown: of server-0 it is said that what it wrote is elsewhere."
+    ]
+
+
+def test_a_trial_keeps_nobody_from_joining() -> None:
+    two = Parts(Driver(CoordinatorCore(TRIES)), is_slow=True)
+    register(two.driver, 0)
+    register(two.driver, 1)
+    two.run()
+    two.driver.get(CreateTable(SPEC, 5.0))
+    join(two.driver, 0, world_size=1, mode=SYNC)
+    two.is_slow = False
+    two.poll(2)
+    assert two.task(CheckParts).number == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        replace(TRIES, tries_root=False),
+        replace(TRIES, schedule=Schedule()),
+    ],
+)
+def test_what_is_not_tried(settings: CoreSettings) -> None:
+    assert tried(settings).begun() == []
+
+
+def test_a_coordinator_that_is_started_again_tries_nothing() -> None:
+    assert tried(TRIES, Stored(StoredCluster(7, 1, 2))).begun() == []

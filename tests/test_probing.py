@@ -1,17 +1,22 @@
 """A root is looked at before there are checkpoints."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dict_shard import run_for, shards_of
 from dict_store import DictStore
-from ps_proto.errors import StorageFailed
+from made_checkpoints import map_of
+from ps_proto.errors import CheckpointFailed, StorageFailed
+from ps_proto.orders import PartWritten
 from ps_server.storage.folder import Folder
-from ps_server.storage.probing import probe
+from ps_server.storage.probing import check_parts, probe
 from ps_server.storage.program import run
+from ps_server.storage.saving import save_part
 from ps_server.storage.store import Data, Store
-from ps_server.tasks import ProbeRoot
+from ps_server.tasks import CheckParts, ProbeRoot, SavePart
 
 ROOT = "/checkpoints"
 
@@ -89,3 +94,24 @@ def test_a_store_that_lists_what_is_gone_is_found_out() -> None:
 
     with pytest.raises(StorageFailed, match="what was written a moment ago is not there"):
         probed(Ghost({}))
+
+
+def test_the_parts_that_servers_wrote_are_looked_for() -> None:
+    store = DictStore()
+    shards = shards_of(map_of(2))
+    for shard in shards:
+        shard.save(full=True)
+    parts = tuple([run_for(shard, save_part(SavePart(ROOT, 0, shard.shard, shard.server)), store) for shard in shards])
+
+    def look(parts: tuple[PartWritten, ...]) -> None:
+        run(check_parts(CheckParts(ROOT, 0, parts)), {ROOT: store}.__getitem__, lambda body: None)
+
+    look(parts)
+    with pytest.raises(CheckpointFailed, match="server-1 failed, it says of its part: "):
+        look((parts[0], replace(parts[1], size_bytes=-1)))
+    for damage in (None, b"else's"):
+        store.files.pop(parts[1].file, None)
+        store.files |= {parts[1].file: damage} if damage is not None else {}
+        with pytest.raises(CheckpointFailed, match="server-1 failed, what it wrote is not where the coordinator looks for it") as told:
+            look(parts)
+        assert "all must see the same folder" in str(told.value)

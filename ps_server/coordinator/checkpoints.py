@@ -25,7 +25,18 @@ class _End(NamedTuple):
 class Checkpoints:
     """The turn of TakeCheckpoint, and the schedule; one is taken at a time, in `plans`, beside all else that the coordinator does."""
 
-    def __init__(self, schedule: Schedule, members: Members, ranks: Ranks, taking: Taking, rollbacks: Rollbacks, plans: Plans) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        members: Members,
+        ranks: Ranks,
+        taking: Taking,
+        rollbacks: Rollbacks,
+        plans: Plans,
+        *,
+        begins_with_trial: bool,
+    ) -> None:
+        """`begins_with_trial`: the schedule's root is tried once the servers share out the rows, and before there are any."""
         self._schedule = schedule
         self._members = members
         self._ranks = ranks
@@ -37,6 +48,7 @@ class Checkpoints:
         self._looked_s = -math.inf  # when it was last asked what is due
         self._ended_job = 0  # the job whose end has had its checkpoint, or has it now
         self._end: CheckpointTaken | None = None  # that checkpoint, once it is complete
+        self._is_untried = begins_with_trial and bool(schedule.root)
 
     def take(self, request: int, body: TakeCheckpoint, now_s: float) -> None:
         """Plan to take a checkpoint; answered once it is complete."""
@@ -68,6 +80,9 @@ class Checkpoints:
         schedule, job = self._schedule, self._ranks.job
         if job is None or not job.is_over or self._rollbacks.why:
             self._end = None  # also where it went back to that: another rollback may find it damaged
+        if self._is_untried and self._members.shard_map is not None:
+            self._is_untried = False
+            self._plans.add_unasked("trial", self._taking.trial())
         if not schedule.root or job is None or self._members.shard_map is None or self._rollbacks.why:
             return
         if job.is_over:

@@ -86,7 +86,15 @@ class CoordinatorCore:
             self.notices,
         )
         self._rollbacks.on_end = self.liveness.expect_all
-        self._checkpoints = Checkpoints(settings.schedule, self.members, self.ranks, self._taking, self._rollbacks, self._checkpoint_plans)
+        self._checkpoints = Checkpoints(
+            settings.schedule,
+            self.members,
+            self.ranks,
+            self._taking,
+            self._rollbacks,
+            self._checkpoint_plans,
+            begins_with_trial=settings.tries_root and stored is None and settings.restore is None,
+        )
         self._barriers = Barriers(self.ranks, self._waiting)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,

@@ -23,6 +23,7 @@ class CoreSettings:
     servers_expected  how many servers share the rows.     cluster  the id of a new cluster, 0: none; one that is stored keeps its own.
     schedule          of checkpoints.     lease_s  how long a worker counts as alive after it was heard of last; 0: there are no leases.
     restore           what a new cluster begins with; None: without a table.
+    tries_root        whether a cluster that begins without rows tries where its checkpoints are to lie.
     """
 
     servers_expected: int
@@ -30,3 +31,4 @@ class CoreSettings:
     schedule: Schedule = field(default_factory=Schedule)
     lease_s: float = 0.0
     restore: Restore | None = None
+    tries_root: bool = False

@@ -116,4 +116,5 @@ def core_settings(settings: CoordinatorSettings) -> CoreSettings:
         schedule=settings.schedule(),
         lease_s=settings.lease_s,
         restore=settings.restored(),
+        tries_root=True,
     )

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ps_proto.errors import CheckpointFailed, ParameterServerError, StalenessTimeout, StorageFailed, Unreachable
 from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, JobState, PartWritten, Source
-from ps_proto.requests import OBSERVER, CheckpointTaken
+from ps_proto.requests import OBSERVER, CheckpointTaken, Done
 from ps_proto.values import Sync
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.members import Members
@@ -33,13 +33,15 @@ from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import CHECKPOINT, StoredCheckpoint
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.storage.layout import folder_of
-from ps_server.tasks import AbandonCheckpoint, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
+from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 from sharding.shard_map import ShardMap
 
 POLL_S_MIN, POLL_S_MAX = 0.1, 1.0  # between two looks at the parts
 BOUNDARY_S = 5.0  # as long as others keep what they have taken for one that has not come to the boundary
 ANSWER_S = 30.0  # for a server that does not answer
 CANCEL_S = 2.0  # for one that need not hear it: the next order says the same
+
+TRIAL = 0  # a number that no checkpoint has
 
 Part = Generator[Any, Any, Any]  # of the plan
 
@@ -56,10 +58,14 @@ class Wish:
 
 
 class _Attempt(NamedTuple):
-    """What a number was taken for. `base`: the checkpoint on which its increments stand. The rest is as it was when it began."""
+    """What a number was taken for. `base`: the checkpoint on which its increments stand; `tracks`: increments may stand on it.
+
+    The rest is as it was when it began.
+    """
 
     number: int
     base: int | None
+    tracks: bool
     full: bool
     shard_map: ShardMap
     job: JobState | None
@@ -144,6 +150,27 @@ class Taking:
         )
         return CheckpointTaken(wish.root, attempt.number, published.step, published.rows, published.nbytes, took_s, published.stall_s)
 
+    def trial(self) -> Plan:
+        """Let every server write a part under the schedule's root while there are no rows, look for all of them, and remove them again.
+
+        So a server that cannot write there, or has another folder under that path, shows now and not at the first checkpoint.
+        """
+        begun_s: float = yield Now()
+        self._root = root = self._schedule.root
+        attempt = _Attempt(TRIAL, None, tracks=False, full=True, shard_map=self._members.check_map(), job=None, is_synchronous=False)
+        failed: CheckpointFailed | None = None
+        try:
+            parts = yield from self._parts(Wish(root), attempt, 0, begun_s)
+            yield Do(CheckParts(root, TRIAL, tuple(parts)))
+        except (CheckpointFailed, StorageFailed) as error:
+            failed = _failed(root, error)
+        yield from self._forget(root, TRIAL)
+        if failed is None:
+            self._notices.mention(f"All servers can write checkpoints to {root}.")
+        else:
+            self._notices.say(f"Checkpoints to {root} will fail, as a trial has shown: of {failed.server} it is said that {failed.reason}.")
+        return Done()
+
     def _look_at(self, root: str) -> Part:
         """See that numbers go on above all that lie under a root: others may have used it. And that it answers."""
         if root not in self._roots:
@@ -187,6 +214,7 @@ class Taking:
         return _Attempt(
             self._numbering.next_checkpoint(),
             self._base if is_tracked else None,
+            is_tracked,
             full or not is_tracked or self._increments + 1 >= self._schedule.full_every,
             self._members.check_map(),
             JobState(job.number, job.world_size, job.mode, job.first_clock, 0, ()) if job is not None else None,
@@ -230,9 +258,8 @@ class Taking:
 
     def _begin(self, root: str, attempt: _Attempt, shard: int, boundary: int) -> BeginCheckpoint:
         base = -1 if attempt.base is None else attempt.base
-        tracks = root == self._schedule.root
         return BeginCheckpoint(
-            self._numbering.term, self._numbering.cluster, attempt.number, root, shard, boundary, base, tracks, attempt.full
+            self._numbering.term, self._numbering.cluster, attempt.number, root, shard, boundary, base, attempt.tracks, attempt.full
         )
 
     def _publication(self, root: str, attempt: _Attempt, parts: Sequence[PartWritten]) -> PublishCheckpoint:

@@ -2,10 +2,12 @@
 
 from contextlib import suppress
 
-from ps_proto.errors import StorageFailed
+from ps_proto.errors import CheckpointFailed, CorruptFile, StorageFailed
 from ps_server.storage.program import Delete, Get, List, Program, Put
+from ps_server.storage.publishing import entry_of
+from ps_server.storage.reading import read_part
 from ps_server.storage.store import NotThere
-from ps_server.tasks import ProbeRoot
+from ps_server.tasks import CheckParts, ProbeRoot
 
 
 def probe(task: ProbeRoot) -> Program[None]:
@@ -31,3 +33,14 @@ def probe(task: ProbeRoot) -> Program[None]:
         raise StorageFailed(task.root, "what was written a moment ago is not there") from None
     except StorageFailed as error:
         raise StorageFailed(task.root, error.reason) from error
+
+
+def check_parts(task: CheckParts) -> Program[None]:
+    """Read what says of each part what is in it; CheckpointFailed names a server of which it is not there."""
+    for shard, part in enumerate(task.parts):
+        entry = entry_of(task.root, task.number, shard, part)
+        try:
+            yield from read_part(task.root, entry)
+        except CorruptFile as error:
+            why = f"what it wrote is not where the coordinator looks for it ({error.path}: {error.reason})"
+            raise CheckpointFailed(task.root, part.server, f"{why}; under this path all must see the same folder or store") from error

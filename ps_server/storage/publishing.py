@@ -84,16 +84,18 @@ def _entries_of(task: PublishCheckpoint) -> tuple[PartEntry, ...]:
     if sorted([part.server for part in task.parts]) != sorted([server.name for server in task.shard_map.servers]):
         want = f"shard map {task.shard_map.version} has {len(task.shard_map.servers)} servers"
         raise CheckpointFailed(_path_of(task), _SELF, f"{want}, whose parts these are not: {', '.join(written)}")
-    return tuple([_entry_of(task, shard, written[server.name]) for shard, server in enumerate(task.shard_map.servers)])
+    return tuple([entry_of(task.root, task.number, shard, written[server.name]) for shard, server in enumerate(task.shard_map.servers)])
 
 
-def _entry_of(task: PublishCheckpoint, shard: int, written: PartWritten) -> PartEntry:
-    if written.file != part_of(task.number, shard):
-        raise CheckpointFailed(_path_of(task), written.server, f"its part is {written.file}, not {part_of(task.number, shard)}")
+def entry_of(root: str, number: int, shard: int, written: PartWritten) -> PartEntry:
+    """Return the entry of what a server says that it wrote as part `shard`; CheckpointFailed where that cannot be."""
+    path = f"{root}/{folder_of(number)}"
+    if written.file != part_of(number, shard):
+        raise CheckpointFailed(path, written.server, f"its part is {written.file}, not {part_of(number, shard)}")
     try:
         return PartEntry(server=written.server, file=written.file, size_bytes=written.size_bytes, checksum=written.checksum)
     except ValidationError as error:
-        raise CheckpointFailed(_path_of(task), written.server, f"it says of its part: {error.errors()[0]['msg']}") from None
+        raise CheckpointFailed(path, written.server, f"it says of its part: {error.errors()[0]['msg']}") from None
 
 
 def _check_instant(task: PublishCheckpoint, parts: list[Part]) -> None:

@@ -92,6 +92,8 @@ def test_what_was_saved_goes_on_on_another_number_of_servers_and_after_a_server_
     root = tmp_path / "checkpoints"
     flags = (f"--checkpoints={root}", "--checkpoint-every-steps=5")
     with by_hand(tmp_path / "first", 1, *flags) as cluster, connected(cluster) as client:
+        cluster.coordinator.wait_for_log(f"All servers can write checkpoints to {root}.")
+        assert list(root.iterdir()) == []
         begin(client)
         train(client, 5)
         taken = client.checkpoint()
