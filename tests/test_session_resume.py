@@ -249,6 +249,35 @@ def test_what_was_loaded_and_saved_before_is_neither_again(tmp_path: Path, caplo
     assert [path.read_bytes() for path in saved[0]] == [path.read_bytes() for path in saved[1]]
 
 
+def test_gradients_of_a_pass_that_made_no_step_count_once() -> None:
+    """It is made again after a restart, and its gradients were in the step that followed."""
+
+    def run(fate: Fate) -> str:
+        cluster, is_done = InProcess(2), False
+        while not is_done:
+            try:
+                with life(cluster, 1, Sync()) as session:
+                    torch.manual_seed(0)
+                    model = Model().eval()
+                    optimizer = ps.optim.ServerOptimizer(model, dense=Adam(lr=0.05), sparse=Adagrad(lr=0.1), client=session.client)
+                    for _ in range(3):
+                        for batch in ps.prefetch(DataLoader(Clicks(), 8), ids_of(model), client=session.client, batches_per_step=4):
+                            model(batch).sum().backward()
+                        for batch in ps.prefetch(DataLoader(Clicks(), 24), ids_of(model), client=session.client):
+                            fate.at(session.client.clock, "before the step")
+                            model(batch).sum().backward()
+                            optimizer.step()
+                            optimizer.zero_grad()
+                    is_done = True
+            except Killed:
+                continue
+        return state(cluster)
+
+    fate = Fate({(1, "before the step"), (2, "before the step")})
+    assert run(fate) == run(Fate(set()))
+    assert len(fate.died) == 2
+
+
 def test_buffers_that_are_too_large_are_said(caplog: pytest.LogCaptureFixture) -> None:
     with life(InProcess(1), 1, Sync()) as session:
         model = Model()

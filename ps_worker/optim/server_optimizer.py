@@ -253,7 +253,10 @@ class ServerOptimizer(torch.optim.Optimizer):
                 self._settings[group["table"]] = want
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the hyperparameters of a `state_dict()`; the state itself is the servers', and ps.load brings it back."""
+        """Take the hyperparameters of a `state_dict()`; the state itself is the servers', and ps.load brings it back.
+
+        Gradients are forgotten: where the training goes on after a restart, those there are belong to passes that made no step.
+        """
         got, want = ([group.get("table") for group in groups] for groups in (state_dict["param_groups"], self.param_groups))
         if got != want:
             raise InvalidRequest("tables of the state_dict", str(got), f"{want}, as of this optimizer")
@@ -265,6 +268,7 @@ class ServerOptimizer(torch.optim.Optimizer):
         shaped = [{**saved, "params": list(range(len(mine["params"])))} for saved, mine in pairs]  # leaves of then are none of now
         super().load_state_dict({"state": {}, "param_groups": shaped})
         self._show_leaves()
+        self.zero_grad()
 
 
 def _row_modules(model: nn.Module) -> list[RowModule]:

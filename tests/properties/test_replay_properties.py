@@ -68,16 +68,17 @@ def run(part: Part, session: Session, log: Log, number: int) -> None:
         list(ps.prefetch(Drawing(part.count), depth=part.depth))
     else:
         turns: Iterable[Any] = session.steps(part.count) if part.kind == "loop" else ps.prefetch(Drawing(part.count), depth=part.depth)
-        per_step = 1 if part.kind == "loop" else part.per_step
+        per_step, begun = 1 if part.kind == "loop" else part.per_step, client.clock
         for turn, batch in enumerate(turns):
-            log(number, batch, random.random())
+            if part.count >= per_step:  # else no step is made, so that the pass is made again
+                log(number, batch, random.random())
             if turn % per_step == per_step - 1:
                 if part.evaluates:
                     run(Part("evaluation", 2, 0, 1, 1, False), session, log, number)
                     session.barrier()
                 client.end_step()
             place = batch if isinstance(batch, int) else client.clock
-            if place == part.break_at:
+            if place == part.break_at and client.clock > begun:
                 break
 
 
