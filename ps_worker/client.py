@@ -21,8 +21,8 @@ from ps_worker.driver import Handle, Transport
 from ps_worker.inputs import as_pair, as_whole, by_table, ids_by_table, rows_by_table
 from ps_worker.late_log import LateLog
 from ps_worker.later_pulls import LaterPull
-from ps_worker.meeting import BarriersAsked, Meeting
-from ps_worker.protocol import Worker
+from ps_worker.meeting import Meeting
+from ps_worker.protocol import BarriersAsked, Worker
 from ps_worker.records import Records, pack
 from ps_worker.resume.replay import Replay
 from ps_worker.roots import absolute_root
@@ -386,12 +386,8 @@ class Client:
 
     @property
     def barriers(self) -> BarriersAsked:
-        """Which barriers this rank has asked for, those included that ps.save and ps.prefetch agree at."""
+        """Which barriers this rank has asked for, those included that ps.save and ps.prefetch agree at, as its resume state has it."""
         return self._meeting.asked
-
-    def tell_barriers(self, *values: int) -> None:
-        """Say of barriers to which this rank brings these values that it is about to come to them: see `Meeting.tell`."""
-        self._meeting.tell(values)
 
     @property
     def replay(self) -> Replay:

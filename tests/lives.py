@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ps_worker.driver import Handle
-from ps_worker.meeting import BarriersAsked
+from ps_worker.protocol import BarriersAsked
 from ps_worker.resume.replay import Replay
 from ps_worker.session import Session
 

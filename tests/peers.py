@@ -96,7 +96,7 @@ class Peers:
             case GetStats():
                 return Stats({"pulls": 1.0}, {})
             case Barrier():
-                return BarrierPassed(call.body.value)
+                return BarrierPassed(call.body.value, call.body.generation)
         return Done()
 
     def joined(self) -> "Peers":

@@ -61,6 +61,7 @@ from ps_proto.requests import (
     RegisterServer,
     RenewLease,
     ServerRegistered,
+    SkippedTurn,
     Stats,
     StepDecided,
     StepOrder,
@@ -125,7 +126,7 @@ REQUESTS: tuple[object, ...] = (
     RenewLease(1, 4, 7),
     CreateTable(SPECS[1], 5.0),
     GetCluster(3.0),
-    Barrier(1, 4, 9, 20.0, -3, True),
+    Barrier(1, 4, 9, 20.0, -3, True, 5, (SkippedTurn(7, 3), SkippedTurn(2**63 - 1, 4))),
     TakeCheckpoint("/checkpoints", True, 7, 30.0),
 )
 REPLIES: tuple[object, ...] = (
@@ -146,7 +147,7 @@ REPLIES: tuple[object, ...] = (
     Cluster(
         2, SHARD_MAP, SPECS, 2, 8, Sync(), {0: 1, 1: 4}, {"server-0": "127.0.0.1:4001"}, (1, 3), 9, "checkpoint 8 failed", (2, 7), TAKEN
     ),
-    BarrierPassed(-3),
+    BarrierPassed(-3, 11),
     TAKEN,
 )
 

@@ -22,6 +22,7 @@ from ps_proto.requests import (
     RegisterServer,
     RenewLease,
     ServerRegistered,
+    SkippedTurn,
     TableCreated,
 )
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync, TableSpec
@@ -54,8 +55,13 @@ def train(world: World) -> Script:
         finish(world, each, 0)
     (again,) = yield [JoinJob(1, 2, None, 102, resume=True)]
     one = joined(again, 1, 102, 1, 1)
-    passed = yield [Barrier(1, one.incarnation, 1, 50.0, 3), Barrier(0, zero.incarnation, 1, 50.0, 5)]
-    assert passed == [BarrierPassed(3)] * 2
+    skipped = (SkippedTurn(1, 9),)
+    yield [Barrier(1, one.incarnation, 1, 0.0, is_between=True, skipped=skipped)]
+    for generation in (1, 2):  # in the turn that the rank skipped
+        passed = yield [Barrier(0, zero.incarnation, generation, 50.0, 7, turn=9)]
+        assert passed == [BarrierPassed(7, generation)]
+    passed = yield [Barrier(1, one.incarnation, 1, 50.0, 3, skipped=skipped), Barrier(0, zero.incarnation, 3, 50.0, 5)]
+    assert passed == [BarrierPassed(3, 3)] * 2
     (old,) = yield [Barrier(0, zero.incarnation, 0, 50.0, 1)]
     assert old == BarrierPassed(-4)
     for each in (zero, one):

@@ -1,9 +1,13 @@
 """Barriers by their numbers: when one opens, what those agree upon who are there, and what holds after a rollback."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from ps_proto.requests import SkippedTurn
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.minima import RUNS_KEPT
+from ps_server.coordinator.stand import Stand
 
 BOTH = [0, 1]
 
@@ -11,7 +15,7 @@ BOTH = [0, 1]
 def come(barriers: Generations, generation: int, *values: int | None) -> int | None:
     """Let ranks 0, 1, … come to a barrier, each with its value; return what is agreed upon."""
     for rank, value in enumerate(values):
-        barriers.stand(rank, generation, value)
+        barriers.stand(rank, Stand(generation, value))
     return barriers.try_open(generation, BOTH)
 
 
@@ -21,19 +25,19 @@ def test_a_barrier_opens_once_all_are_there_and_says_the_same_to_whoever_asks_ag
     assert barriers.missing(0, BOTH) == [1]
     assert come(barriers, 0, 7, 5) == 5
     assert barriers.next == 1
-    barriers.stand(0, 1, 3)
-    barriers.stand(0, 0, -9)  # a late message
+    barriers.stand(0, Stand(1, 3))
+    barriers.stand(0, Stand(0, -9))  # a late message
     assert barriers.opened(0) == 5
     assert barriers.opened(1) is None
     assert barriers.try_open(1, BOTH) is None
-    barriers.stand(1, 1, 4)
+    barriers.stand(1, Stand(1, 4))
     assert barriers.try_open(1, BOTH) == 3
 
 
 def test_one_that_is_replaced_or_leaves_was_not_there() -> None:
     barriers = Generations()
-    barriers.stand(0, 0, 7)
-    barriers.stand(1, 0, 5)
+    barriers.stand(0, Stand(0, 7))
+    barriers.stand(1, Stand(0, 5))
     barriers.forget(1)
     assert barriers.try_open(0, BOTH) is None
     assert barriers.try_open(0, [0]) == 7
@@ -77,16 +81,16 @@ def test_after_a_rollback_all_agree_anew_on_what_all_come_to_again(back: Generat
 
 
 def test_one_that_had_passed_it_is_not_waited_for_and_the_others_hear_what_it_heard(back: Generations) -> None:
-    back.stand(1, 2, None)
+    back.stand(1, Stand(3, None))
     assert come(back, 1, 99) == 10
     assert come(back, 2, 99) == 20
     assert come(back, 3, 99) is None  # there nobody was
-    back.stand(1, 3, 98)
+    back.stand(1, Stand(3, 98))
     assert back.try_open(3, BOTH) == 98
 
 
 def test_one_that_comes_to_a_later_one_is_beyond_those_before(back: Generations) -> None:
-    back.stand(1, 3, 98)
+    back.stand(1, Stand(3, 98))
     assert come(back, 2, 99) == 20
     assert come(back, 3, 99) == 98
 
@@ -96,20 +100,127 @@ def test_one_that_is_missing_is_waited_for_after_a_rollback_too(back: Generation
     assert back.missing(2, BOTH) == [1]
 
 
-def test_what_nobody_knows_any_more_is_not_guessed(back: Generations) -> None:
-    barriers = Generations(0)
+def test_what_nobody_knows_any_more_is_not_guessed() -> None:
+    barriers = Generations()
+    for generation in range(RUNS_KEPT + 5):
+        come(barriers, generation, generation, 1000)
     barriers.go_back()
-    barriers.stand(1, 6, None)
-    barriers.stand(0, 5, 99)
-    assert barriers.is_forgotten(5)
+    barriers.stand(1, Stand(7, None))
+    barriers.stand(0, Stand(4, 99))
+    assert barriers.is_forgotten(4)
+    assert not barriers.is_forgotten(5)
+
+
+def test_in_a_cluster_that_began_with_a_checkpoint_those_who_come_agree_themselves() -> None:
+    barriers = Generations()
+    barriers.stand(1, Stand(6, None))
+    assert come(barriers, 4, 99) == 99
+    assert come(barriers, 5, 98) == 98
+    assert come(barriers, 6, 97) is None
 
 
 def test_all_of_it_comes_back_from_what_is_stored(back: Generations) -> None:
     come(back, 1, 99, 98)
-    again = Generations(back.next, back.minima(), back.earlier())
+    again = Generations(back.next, back.minima(), back.earlier(), back.stands())
     assert (again.next, again.opened(1)) == (2, 98)
-    again.stand(1, 2, None)
+    again.stand(1, Stand(3, None))
     assert come(again, 2, 99) == 20
     again.go_back()
-    again.stand(1, 2, None)
+    again.stand(1, Stand(3, None))
     assert come(again, 1, 50) == 98  # the later word counts
+
+
+# --- behind a turn that a rank skipped ---------------------------------------------------------------------------------------------
+
+
+TURN = 20  # in which rank 0 died, and behind which it goes on
+SKIPPED = (SkippedTurn(3, TURN),)
+
+
+@pytest.fixture
+def behind() -> Generations:
+    """Barriers 0 to 2 opened; then rank 0 goes on behind a turn, and knows nothing of its barriers."""
+    barriers = Generations()
+    for generation in range(3):
+        come(barriers, generation, 0, 0)
+    barriers.forget(0)
+    barriers.stand(0, Stand(3, None, skipped=SKIPPED))
+    return barriers
+
+
+def ask(barriers: Generations, rank: int, generation: int, value: int, turn: int = 0, ranks: Sequence[int] = BOTH) -> int | None:
+    """Let one rank come to a barrier; return what is agreed upon there."""
+    barriers.stand(rank, Stand(generation, value, turn, SKIPPED if rank == 0 else ()))
+    number = barriers.number(rank, generation)
+    opened = barriers.opened(number)
+    return barriers.try_open(number, ranks) if opened is None else opened
+
+
+def test_a_rank_is_not_waited_for_in_the_turn_that_it_skipped(behind: Generations) -> None:
+    assert [ask(behind, 1, generation, 10 * generation, TURN) for generation in (3, 4, 5)] == [30, 40, 50]
+    assert ask(behind, 1, 6, 60, TURN + 1) is None
+    assert ask(behind, 0, 3, 55, TURN + 1) == 55
+    assert behind.number(0, 3) == 6
+    assert behind.opened(6) == 55
+
+
+def test_it_stands_behind_those_that_are_yet_to_be_asked_for(behind: Generations) -> None:
+    assert ask(behind, 0, 3, 55) is None
+    assert [behind.number(0, 3), behind.missing(3, BOTH)] == [3, [1]]
+    assert ask(behind, 1, 3, 30, TURN) == 30
+    assert ask(behind, 1, 4, 40, TURN) == 40
+    assert not behind.is_forgotten(4)
+    assert [behind.number(0, 3), behind.missing(5, BOTH)] == [5, [1]]
+    assert ask(behind, 1, 5, 50) == 50
+
+
+def test_it_is_waited_for_in_every_other_turn(behind: Generations) -> None:
+    assert ask(behind, 1, 3, 30) is None
+    assert behind.missing(3, BOTH) == [0]
+    behind.forget(1)
+    assert ask(behind, 1, 3, 30, TURN - 1) is None
+
+
+def test_two_that_skip_the_same_turn_meet_behind_what_a_third_asks_for_in_it(behind: Generations) -> None:
+    ranks = [0, 1, 2]
+    behind.forget(1)
+    behind.stand(1, Stand(3, None, skipped=SKIPPED))
+    assert ask(behind, 0, 3, 55, ranks=ranks) is None
+    assert ask(behind, 2, 3, 30, TURN, ranks) == 30
+    assert ask(behind, 2, 4, 50, TURN + 1, ranks) is None
+    behind.stand(1, Stand(3, 60, TURN + 1, SKIPPED))
+    assert behind.try_open(4, ranks) == 50
+    assert [behind.number(rank, 3) for rank in range(3)] == [4, 4, 3]
+
+
+def test_one_that_skips_two_turns_stands_behind_the_barriers_of_both(behind: Generations) -> None:
+    skipped = (SkippedTurn(3, TURN), SkippedTurn(4, TURN + 5))
+    behind.forget(0)
+    behind.stand(0, Stand(3, None, skipped=skipped))
+    assert ask(behind, 1, 3, 30, TURN) == 30
+    assert ask(behind, 1, 4, 40, TURN + 4) is None
+    behind.stand(0, Stand(3, 45, TURN + 4, skipped))
+    assert behind.try_open(4, BOTH) == 40
+    assert ask(behind, 1, 5, 50, TURN + 5) == 50
+    assert ask(behind, 1, 6, 60) is None
+    behind.stand(0, Stand(4, 55, 0, skipped))
+    assert behind.try_open(6, BOTH) == 55
+
+
+def test_what_one_skips_holds_for_a_coordinator_that_is_started_again(behind: Generations) -> None:
+    ask(behind, 1, 3, 30, TURN)
+    again = Generations(behind.next, behind.minima(), behind.earlier(), behind.stands())
+    assert ask(again, 1, 4, 40, TURN) == 40
+    assert ask(again, 1, 5, 50) is None
+    assert ask(again, 0, 3, 55) == 50
+    assert again.number(0, 3) == 5
+
+
+def test_after_a_rollback_it_skips_what_all_had_passed_before(behind: Generations) -> None:
+    assert [ask(behind, 1, generation, 0, TURN) for generation in (3, 4)] == [0, 0]
+    behind.go_back()
+    for rank in BOTH:
+        behind.stand(rank, Stand(3, None, skipped=SKIPPED))
+        behind.stand(rank, Stand(3, 70 + rank, skipped=SKIPPED))
+    assert [behind.number(rank, 3) for rank in BOTH] == [5, 5]
+    assert behind.try_open(5, BOTH) == 70

@@ -7,7 +7,7 @@ import pytest
 from driven import SPEC
 from ps_proto.errors import InvalidRequest
 from ps_proto.orders import Source
-from ps_proto.requests import StepOrder
+from ps_proto.requests import SkippedTurn, StepOrder
 from ps_proto.values import BoundedStaleness
 from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.journal import Journal
@@ -32,6 +32,7 @@ from ps_server.coordinator.stored import (
     StoredRank,
     StoredRollback,
     StoredServer,
+    StoredStand,
     StoredTable,
     rank_key,
     server_key,
@@ -45,13 +46,14 @@ CLUSTER_STORED = StoredCluster(2**64 - 1, 7, 3, 2, 9, 4, 1, 12)
 ORDERS = (StepOrder(1, "admit", 2, 1),)
 HOLDERS = (StoredHolder(2, "spare", 7),)
 ADMITTED = (StoredAdmission(2, 7),)
-MINIMA = (StoredMinimum(60, -5, 9), StoredMinimum(69, 2**63 - 1))
+MINIMA = (StoredMinimum(60, -5, 9), StoredMinimum(69, 2**63 - 1, turns=(4, 7)))
+STANDS = (StoredStand(2, 70, (SkippedTurn(68, 4), SkippedTurn(70, 7))),)
 STORED = {
     CLUSTER: CLUSTER_STORED,
     MAP: StoredMap(SHARD_MAP, True),
     server_key("a/b"): StoredServer(Server("a/b", "host:1", 3, 2.0), 2**64 - 1, True),
     table_key("user"): StoredTable(SPEC, 4, False),
-    JOB: StoredJob(9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, MINIMA, MINIMA[:1], 2, ORDERS, HOLDERS, ADMITTED),
+    JOB: StoredJob(9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, MINIMA, MINIMA[:1], 2, ORDERS, HOLDERS, ADMITTED, STANDS),
     rank_key(12): StoredRank(4, True, False, (StoredNonce(8, 3), StoredNonce(2**64 - 1, 4))),
     CHECKPOINT: StoredCheckpoint("s3://bucket/here", 12, 400),
     ROLLBACK: StoredRollback(2, True),

@@ -20,6 +20,7 @@ from ps_proto.errors import (
 from ps_proto.requests import (
     OBSERVER,
     Barrier,
+    BarrierPassed,
     CheckpointTaken,
     Cluster,
     Fence,
@@ -29,11 +30,12 @@ from ps_proto.requests import (
     JoinJob,
     Pull,
     Push,
+    SkippedTurn,
     TakeCheckpoint,
 )
 from ps_proto.values import BoundedStaleness, Mode, Sync
 from ps_worker.asking import Call, Operation
-from ps_worker.protocol import COORDINATOR, Worker
+from ps_worker.protocol import COORDINATOR, BarriersAsked, Worker
 from scripted import After, silence
 from sharding.shard_map import Server
 
@@ -85,15 +87,33 @@ def test_barriers_count_on_from_where_the_job_is(peers: Peers) -> None:
 
 
 def test_one_that_goes_on_says_which_barriers_it_is_beyond(peers: Peers) -> None:
-    assert peers.worker.passed_barriers == 6  # those of before it joined
+    assert peers.worker.barriers_behind(0) == BarriersAsked(6, 6)  # those of before it joined
     peers.run(peers.worker.barrier())
     peers.worker.barrier()  # it has yet to be there
-    assert (peers.worker.next_barrier, peers.worker.passed_barriers) == (8, 7)
+    assert peers.worker.barriers_behind(0) == BarriersAsked(8, 7)
     peers.heard()
-    peers.run(peers.worker.resume_barriers(5, 4))
-    assert (peers.worker.next_barrier, peers.worker.passed_barriers) == (5, 4)
-    peers.run(peers.worker.resume_barriers(1, 0))
-    assert peers.heard() == [(COORDINATOR, Barrier(0, 4, 3, 0.0, has_passed=True))]
+    peers.run(peers.worker.resume_barriers(BarriersAsked(5, 4)))
+    assert peers.worker.barriers_behind(0) == BarriersAsked(5, 4)
+    peers.run(peers.worker.resume_barriers(BarriersAsked(1, 0)))
+    assert peers.heard() == [(COORDINATOR, Barrier(0, 4, 4, 0.0, is_between=True))]
+
+
+def test_one_that_goes_on_behind_a_turn_hears_how_many_barriers_it_skipped(peers: Peers) -> None:
+    peers.run(peers.worker.resume_barriers(BarriersAsked(5, 4, 2, ((3, 20), (5, 21)))))
+    skipped = (SkippedTurn(5, 20), SkippedTurn(7, 21))
+    peers.on(Barrier, BarrierPassed(1, 6), BarrierPassed(0, 12), BarrierPassed(0, 13))
+    assert peers.run(peers.worker.barrier(1, number=4)) == 1  # one that was asked for before; of turn 20 it had skipped none
+    assert peers.worker.barriers_behind(0) == BarriersAsked(5, 5, 2, ((5, 21),))
+    assert peers.worker.barriers_behind(22) == BarriersAsked(5, 5, 2, ((5, 21), (5, 22)))
+    peers.run(peers.worker.barrier(turn=22))
+    assert peers.worker.barriers_behind(0) == BarriersAsked(6, 6, 7)
+    peers.run(peers.worker.barrier())
+    assert peers.heard() == [
+        (COORDINATOR, Barrier(0, 4, 6, 0.0, is_between=True, skipped=skipped)),
+        (COORDINATOR, Barrier(0, 4, 6, 10.0, 1, skipped=skipped)),
+        (COORDINATOR, Barrier(0, 4, 7, 10.0, turn=22, skipped=skipped[1:])),
+        (COORDINATOR, Barrier(0, 4, 13, 10.0)),
+    ]
 
 
 def test_a_long_barrier_says_whom_it_waits_for_and_a_failed_one_keeps_its_number(peers: Peers) -> None:

@@ -348,16 +348,16 @@ def test_ranks_meet_again_at_the_barriers_that_they_come_to_again() -> None:
     joined = [join(two.driver, rank) for rank in range(2)]
     for generation in range(3):
         asked = [two.driver.ask(Barrier(rank, joined[rank].incarnation, generation, 60.0, 10 * generation)) for rank in range(2)]
-        assert [two.driver.outcomes[request] for request in asked] == [BarrierPassed(10 * generation)] * 2
+        assert [two.driver.outcomes[request] for request in asked] == [BarrierPassed(10 * generation, generation)] * 2
     two.restart(1)
     two.find(found())
     joined = [join(two.driver, rank) for rank in range(2)]
     request = two.driver.ask(Barrier(0, joined[0].incarnation, 1, 60.0, 5))
     assert request not in two.driver.outcomes  # not what was agreed upon before: the other has to come there, too
     two.driver.ask(Barrier(1, joined[1].incarnation, 1, 60.0, 7))
-    assert two.driver.outcomes[request] == BarrierPassed(5)
-    assert two.driver.get(Barrier(1, joined[1].incarnation, 2, 60.0, 0, has_passed=True)) == BarrierPassed()
-    assert two.driver.get(Barrier(0, joined[0].incarnation, 2, 60.0, 5)) == BarrierPassed(20)
+    assert two.driver.outcomes[request] == BarrierPassed(5, 1)
+    assert two.driver.get(Barrier(1, joined[1].incarnation, 3, 60.0, 0, is_between=True)) == BarrierPassed()
+    assert two.driver.get(Barrier(0, joined[0].incarnation, 2, 60.0, 5)) == BarrierPassed(20, 2)
 
 
 # --- two of one name ---------------------------------------------------------------------------------------------------------

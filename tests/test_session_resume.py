@@ -18,7 +18,7 @@ from beside_torch import one_worker
 from inprocess import PATIENT, InProcess
 from jobs import checksum, counting_table
 from lives import session_module
-from ps_proto.requests import Barrier, Finish
+from ps_proto.requests import Barrier, Finish, Pull
 from ps_proto.values import Adagrad, Adam, Async, BoundedStaleness, Mode, Sync
 from ps_worker.keeping.agreeing import as_rank_0
 from ps_worker.nn.reading import RowModule
@@ -312,8 +312,8 @@ def both(cluster: InProcess, mode: Mode, script: Callable[[ps.Client, Any], None
     """Run the script as rank 0, in a session that is started again when it dies, and as rank 1, in a thread that lives on."""
 
     def second() -> None:
-        with cluster.connect(1, 2, mode, PATIENT) as client:
-            script(client, range(4))
+        with Session(cluster.connect(1, 2, mode, PATIENT), None) as session:
+            script(session.client, session.steps(4))
 
     def first() -> None:
         while True:
@@ -330,25 +330,50 @@ def both(cluster: InProcess, mode: Mode, script: Callable[[ps.Client, Any], None
         other.result(timeout=60)
 
 
-def evaluates_and_meets(client: ps.Client, steps: Iterable[int]) -> None:
-    client.create_table(counting_table("counts"))
-    client.barrier()
-    for step in steps:
-        client.push("counts", [client.rank], np.ones((1, 2), np.float32))
-        client.end_step()
-        client.pull("counts", [0, 1])  # the state is captured here
-        if step % 2:
-            client.barrier()
+@dataclass
+class EvaluatesAndMeets:
+    """Behind every second step it evaluates and meets the others, more than once; `met`: what they agreed upon at the last ones."""
+
+    met: list[tuple[int | None, int, int]] = field(default_factory=list)
+
+    def __call__(self, client: ps.Client, steps: Iterable[int]) -> None:
+        client.create_table(counting_table("counts"))
+        client.barrier()
+        for step in steps:
+            assert client.agree_async(10 + step).result() == 10 + step  # all are in this turn
+            client.push("counts", [client.rank], np.ones((1, 2), np.float32))
+            client.end_step()
+            if step % 2:
+                client.pull("counts", [0, 1])  # the state is captured here
+                client.barrier()
+                client.pull("counts", [0, 1])
+                client.barrier()
+                self.met.append((client.rank, step, client.agree_async(20 + step).result()))
+        client.barrier()
 
 
-@pytest.mark.parametrize("number", range(4))
-@pytest.mark.parametrize("mode", [Sync(), Async()], ids=str)
-def test_a_barrier_behind_a_step_does_not_wait_for_a_worker_that_died_there(mode: Mode, number: int) -> None:
-    cluster = InProcess(2)
-    kill = KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, number)
+BARRIERS = 1 + 4 + 2 * 3 + 1
+
+
+def is_met(body: Any) -> bool:
+    """Whether it is rank 0 that comes to a barrier."""
+    return isinstance(body, Barrier) and body.rank == 0 and not body.is_between
+
+
+def is_read(body: Any) -> bool:
+    return isinstance(body, Pull) and body.fence.rank == 0
+
+
+@pytest.mark.parametrize("number", [*range(BARRIERS), *[-1 - number for number in range(8)]])
+@pytest.mark.parametrize("mode", [Sync(), Async(), BoundedStaleness(0)], ids=str)
+def test_what_meets_behind_a_step_does_not_wait_for_a_worker_that_died_there(mode: Mode, number: int) -> None:
+    cluster, script = InProcess(2), EvaluatesAndMeets()
+    kill = KilledAt(is_met, number) if number >= 0 else KilledAt(is_read, -1 - number)
     cluster.before = kill
-    both(cluster, mode, evaluates_and_meets)
-    assert kill.has_killed == (number < 3)  # the barrier at the top, and those of two turns
+    both(cluster, mode, script)
+    assert kill.has_killed
+    assert [met for met in script.met if met[0] == 1] == [(1, 1, 21), (1, 3, 23)]
+    assert [met for met in script.met if met[0] == 0] in ([(0, 1, 21), (0, 3, 23)], [(0, 1, 21)], [(0, 3, 23)])
     with cluster.connect() as observer:
         assert observer.export("counts")[1][:, 0].tolist() == ([-2, -2] if isinstance(mode, Sync) else [-4, -4])  # the mean, or the sum
 
@@ -361,8 +386,8 @@ def test_a_save_behind_a_step_does_not_wait_for_rank_0_that_died_in_it(moment: s
         "flush": KilledAt(
             lambda body: isinstance(body, Finish) and body.fence.rank == 0 and body.finished is not None and body.wait_s > 0, 0
         ),
-        "first barrier": KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, 1),
-        "second barrier": KilledAt(lambda body: isinstance(body, Barrier) and body.rank == 0 and not body.has_passed, 2),
+        "first barrier": KilledAt(is_met, 1),
+        "second barrier": KilledAt(is_met, 2),
     }
     if moment in kills:
         cluster.before = kills[moment]

@@ -55,6 +55,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "applied": (NEVER, CLOCK_MAX),
     "clock_max": (NEVER, CLOCK_MAX),
     "generation": (0, 2**63 - 1),
+    "turn": (0, CLOCK_MAX),
     "barrier": (0, 2**63 - 1),
     "nonce": (0, 2**64 - 1),
     "weight": (1e-6, 1e6),

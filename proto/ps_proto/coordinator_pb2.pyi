@@ -200,23 +200,37 @@ class CheckpointTaken(_message.Message):
     def __init__(self, path: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ..., rows: _Optional[int] = ..., nbytes: _Optional[int] = ..., took_s: _Optional[float] = ..., stall_s: _Optional[float] = ...) -> None: ...
 
 class Barrier(_message.Message):
-    __slots__ = ("rank", "incarnation", "generation", "wait_s", "value", "has_passed")
+    __slots__ = ("rank", "incarnation", "generation", "wait_s", "value", "is_between", "turn", "skipped")
     RANK_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
-    HAS_PASSED_FIELD_NUMBER: _ClassVar[int]
+    IS_BETWEEN_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
     rank: int
     incarnation: int
     generation: int
     wait_s: float
     value: int
-    has_passed: bool
-    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ..., value: _Optional[int] = ..., has_passed: _Optional[bool] = ...) -> None: ...
+    is_between: bool
+    turn: int
+    skipped: _containers.RepeatedCompositeFieldContainer[SkippedTurn]
+    def __init__(self, rank: _Optional[int] = ..., incarnation: _Optional[int] = ..., generation: _Optional[int] = ..., wait_s: _Optional[float] = ..., value: _Optional[int] = ..., is_between: _Optional[bool] = ..., turn: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[SkippedTurn, _Mapping]]] = ...) -> None: ...
+
+class SkippedTurn(_message.Message):
+    __slots__ = ("generation", "turn")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    turn: int
+    def __init__(self, generation: _Optional[int] = ..., turn: _Optional[int] = ...) -> None: ...
 
 class BarrierPassed(_message.Message):
-    __slots__ = ("minimum",)
+    __slots__ = ("minimum", "generation")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     minimum: int
-    def __init__(self, minimum: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, minimum: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...

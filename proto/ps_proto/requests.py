@@ -471,10 +471,20 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedTurn:
+    """A rank goes on behind a turn, and comes to none of its barriers: those from `generation` on, without a gap, asked for in it."""
+
+    generation: int
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Barrier:
     """Wait until every rank that has not left is at barrier `generation`. `value`: what this one brings to it.
 
-    `has_passed`: do not wait; the rank goes on where it was, which is beyond that barrier and before the next one.
+    is_between  do not wait: the rank goes on where it was, which is before that barrier and behind the one before.
+    turn        the rank's clock, where it asks in the turn of a loop whose step is made; else 0.
+    skipped     turns whose barriers the rank counts as if there were none, ascending; until an answer tells how many there were.
     """
 
     rank: int
@@ -482,11 +492,17 @@ class Barrier:
     generation: int
     wait_s: float
     value: int = 0
-    has_passed: bool = False
+    is_between: bool = False
+    turn: int = 0
+    skipped: tuple[SkippedTurn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierPassed:
-    """Every rank is there. `minimum`: the least value that one of them brought, the same for all."""
+    """Every rank is there. `minimum`: the least value that one of them brought, the same for all. `generation`: the barrier's number.
+
+    That is higher than the one asked for where the rank had skipped some.
+    """
 
     minimum: int = 0
+    generation: int = 0

@@ -1,4 +1,5 @@
 from ps_proto import common_pb2 as _common_pb2
+from ps_proto import coordinator_pb2 as _coordinator_pb2
 from ps_proto import parameter_server_pb2 as _parameter_server_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -57,7 +58,7 @@ class StoredTable(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., is_installed: _Optional[bool] = ...) -> None: ...
 
 class StoredJob(_message.Message):
-    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders", "admitted")
+    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders", "admitted", "stands")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +73,7 @@ class StoredJob(_message.Message):
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    STANDS_FIELD_NUMBER: _ClassVar[int]
     number: int
     world_size: int
     mode: _common_pb2.Setting
@@ -86,7 +88,8 @@ class StoredJob(_message.Message):
     orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
     holders: _containers.RepeatedCompositeFieldContainer[StoredHolder]
     admitted: _containers.RepeatedCompositeFieldContainer[StoredAdmission]
-    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ...) -> None: ...
+    stands: _containers.RepeatedCompositeFieldContainer[StoredStand]
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ..., stands: _Optional[_Iterable[_Union[StoredStand, _Mapping]]] = ...) -> None: ...
 
 class StoredAdmission(_message.Message):
     __slots__ = ("rank", "since")
@@ -107,14 +110,26 @@ class StoredHolder(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., name: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class StoredMinimum(_message.Message):
-    __slots__ = ("generation", "minimum", "count")
+    __slots__ = ("generation", "minimum", "count", "turns")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     minimum: int
     count: int
-    def __init__(self, generation: _Optional[int] = ..., minimum: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+    turns: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, generation: _Optional[int] = ..., minimum: _Optional[int] = ..., count: _Optional[int] = ..., turns: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StoredStand(_message.Message):
+    __slots__ = ("rank", "generation", "skipped")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    generation: int
+    skipped: _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.SkippedTurn]
+    def __init__(self, rank: _Optional[int] = ..., generation: _Optional[int] = ..., skipped: _Optional[_Iterable[_Union[_coordinator_pb2.SkippedTurn, _Mapping]]] = ...) -> None: ...
 
 class StoredRank(_message.Message):
     __slots__ = ("incarnation", "is_in", "has_left", "nonces")

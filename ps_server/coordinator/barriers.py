@@ -3,6 +3,7 @@
 from ps_proto.errors import BarrierTimeout, InvalidRequest, ParameterServerError
 from ps_proto.requests import Barrier, BarrierPassed
 from ps_server.coordinator.ranks import Ranks
+from ps_server.coordinator.stand import Stand
 from ps_server.coordinator.waiting import WaitingRoom
 from ps_server.events import Body
 
@@ -15,28 +16,32 @@ class Barriers:
         self._waiting = waiting
 
     def wait(self, request: int, body: Barrier, now_s: float) -> Body | None:
-        """Let the rank stand at its barrier until all are there."""
+        """Let the rank stand at its barrier until all are there, or take note that it is between two."""
         job = self._ranks.job_of(body.rank, body.incarnation)
-        job.barriers.stand(body.rank, body.generation, None if body.has_passed else body.value)
-        if body.has_passed:
+        if body.is_between:
+            job.barriers.stand(body.rank, Stand(body.generation, None, skipped=body.skipped))
+            self._ranks.keep_job()
             return BarrierPassed()
+        job.barriers.stand(body.rank, Stand(body.generation, body.value, body.turn, body.skipped))
 
         def attempt() -> Body | None:
-            minimum = job.barriers.opened(body.generation)
+            generation = job.barriers.number(body.rank, body.generation)
+            minimum = job.barriers.opened(generation)
             if minimum is None:
                 self._ranks.job_of(body.rank, body.incarnation)
-                if job.barriers.is_forgotten(body.generation):
+                if job.barriers.is_forgotten(generation):
                     want = "one that the others have passed lately, or the next one"
-                    raise InvalidRequest("generation", str(body.generation), want)
-                minimum = job.barriers.try_open(body.generation, job.still_in)
+                    raise InvalidRequest("generation", str(generation), want)
+                minimum = job.barriers.try_open(generation, job.still_in)
                 if minimum is None:
                     return None
                 self._ranks.keep_job()
-            return BarrierPassed(minimum)
+            return BarrierPassed(minimum, generation)
 
         def give_up(after_s: float) -> ParameterServerError:
-            missing = job.barriers.missing(body.generation, job.still_in)
-            return BarrierTimeout(body.generation, ", ".join(map(str, missing)), after_s)
+            generation = job.barriers.number(body.rank, body.generation)
+            missing = job.barriers.missing(generation, job.still_in)
+            return BarrierTimeout(generation, ", ".join(map(str, missing)), after_s)
 
         self._waiting.add(request, body.wait_s, now_s, attempt, give_up)
         return None

@@ -3,25 +3,37 @@
 from collections.abc import Sequence
 
 from ps_server.coordinator.minima import Minima
-from ps_server.coordinator.stored import StoredMinimum
+from ps_server.coordinator.stand import Stand
+from ps_server.coordinator.stored import StoredMinimum, StoredStand
 
 
 class Generations:
     """A barrier opens once every rank stands at it or at a later one; whoever asks for it again hears the same.
 
+    A rank that was started again behind a turn of its loop does not come to that turn's barriers. Nobody knows how many there are before
+    the others have come to them: they say in which turn they ask, and by that the rank is counted there, and its later barriers are
+    numbered behind them.
+
     After a rollback each rank goes on between two barriers of before, and may have passed more of them than another. One that all come to
-    again they agree upon anew. Of one that some had passed, the others hear what was agreed upon before, once all are beyond it or there.
+    again they agree upon anew. Of one that some had passed, the others hear what was agreed upon before, once all are beyond it or there;
+    in a cluster that began with a checkpoint of another, which does not have it, they agree on it themselves.
 
     next  the one after the last that opened.
     """
 
-    def __init__(self, next_one: int = 0, minima: Sequence[StoredMinimum] = (), earlier: Sequence[StoredMinimum] = ()) -> None:
+    def __init__(
+        self,
+        next_one: int = 0,
+        minima: Sequence[StoredMinimum] = (),
+        earlier: Sequence[StoredMinimum] = (),
+        stands: Sequence[StoredStand] = (),
+    ) -> None:
         self.next = next_one
         # A rank that goes on where it was may ask for a barrier that the others have passed.
         self._minima = Minima(minima)  # of those that opened since the last rollback
         self._earlier = Minima(earlier)  # and before it
-        # rank -> the generation to which it came last, and the value that it brought; None: it had passed that one before the rollback
-        self._stands: dict[int, tuple[int, int | None]] = {}
+        self._stands = {stand.rank: Stand(stand.generation, None, skipped=stand.skipped) for stand in stands}
+        self._settle()
 
     def minima(self) -> tuple[StoredMinimum, ...]:
         """Return what was agreed upon since the last rollback, as it is stored."""
@@ -31,38 +43,50 @@ class Generations:
         """Return what was agreed upon before the last rollback."""
         return self._earlier.runs
 
-    def stand(self, rank: int, generation: int, value: int | None) -> None:
-        """Let the rank come to a barrier, or, without a value, be beyond it; a message about an earlier one is late."""
-        if rank not in self._stands or generation > self._stands[rank][0]:
-            self._stands[rank] = (generation, value)
+    def stands(self) -> tuple[StoredStand, ...]:
+        """Return where ranks stand that come to no barrier yet: those that do ask again."""
+        stands = sorted(self._stands.items())
+        return tuple([StoredStand(rank, stand.generation, tuple(stand.skipped)) for rank, stand in stands if stand.value is None])
+
+    def stand(self, rank: int, stand: Stand) -> None:
+        """Let the rank stand there; a message about an earlier place is late."""
+        if rank not in self._stands or stand.is_behind(self._stands[rank]):
+            self._stands[rank] = stand
+            self._settle()
 
     def forget(self, rank: int) -> None:
-        """Let the rank stand nowhere: it is another worker's now, or has left."""
+        """Let the rank stand nowhere: it is another worker's now, or has left. A barrier that it alone had asked for is not there yet."""
         self._stands.pop(rank, None)
+        for stand in self._stands.values():
+            stand.count_anew()
+        self._settle()
+
+    def number(self, rank: int, generation: int) -> int:
+        """Return the job's number of a barrier that the rank has come to, as far as is known, by the rank's own."""
+        return self._stands[rank].number(generation) if rank in self._stands else generation
 
     def missing(self, generation: int, ranks: Sequence[int]) -> list[int]:
         """Return those of the ranks that have not come to a barrier yet."""
-        return [rank for rank in ranks if rank not in self._stands or self._stands[rank][0] < generation]
+        return [rank for rank in ranks if rank not in self._stands or self._stands[rank].reach < generation]
 
     def opened(self, generation: int) -> int | None:
         """Return what was agreed upon at a barrier since the last rollback; None where it has not opened, or too long ago."""
-        return self._minima.get(generation)
+        run = self._minima.get(generation)
+        return None if run is None else run.minimum
 
     def is_forgotten(self, generation: int) -> bool:
-        """Return whether a barrier opened so long ago that nobody knows what was agreed upon there."""
-        is_passed = generation < self.next or any([at > generation for at, _ in self._stands.values()])
-        return is_passed and self._minima.get(generation) is None and self._earlier.get(generation) is None
+        """Return whether a barrier opened here so long ago that nobody knows what was agreed upon there."""
+        oldest = [run.generation for run in (*self._minima.runs[:1], *self._earlier.runs[:1])]
+        return generation < min(oldest, default=0)
 
     def try_open(self, generation: int, ranks: Sequence[int]) -> int | None:
         """Open a barrier to which all ranks have come; return what is agreed upon there, None where one is missing."""
         if self.missing(generation, ranks):
             return None
-        stands = [self._stands[rank] for rank in ranks]
-        values = [value for at, value in stands if at == generation and value is not None]
-        agreed = None if len(values) == len(ranks) else self._earlier.get(generation)
-        if agreed is None:
-            agreed = min(values, default=0)
-        self._minima.put(StoredMinimum(generation, agreed))
+        values = [stand.value for rank in ranks if (stand := self._stands[rank]).value is not None and stand.is_at(generation)]
+        before = self._earlier.get(generation)
+        agreed = min(values, default=0) if len(values) == len(ranks) or before is None else before.minimum
+        self._minima.put(StoredMinimum(generation, agreed, turns=tuple(sorted(self._turns(generation)))))
         self.next = max(self.next, generation + 1)
         return agreed
 
@@ -71,3 +95,14 @@ class Generations:
         for run in self._minima.runs:
             self._earlier.put(run)
         self._minima, self._stands, self.next = Minima(), {}, 0
+
+    def _turns(self, generation: int) -> set[int]:
+        """Return in which turns of their loops ranks asked for a barrier, as far as is known."""
+        known = [run.turns for run in (self._minima.get(generation), self._earlier.get(generation)) if run is not None]
+        standing = [stand.turn for stand in self._stands.values() if stand.turn and stand.is_at(generation)]
+        return {*standing, *[turn for turns in known for turn in turns]}
+
+    def _settle(self) -> None:
+        """Find out how far those that skip reach by now; where one is may tell how far another reaches."""
+        while any([stand.settle(self._turns) for stand in self._stands.values()]):
+            pass

@@ -42,7 +42,7 @@ class Job:
 
     @classmethod
     def of(cls, stored: StoredJob, inside: Mapping[int, int]) -> "Job":
-        """Return the job that was stored; `inside`: the incarnation of each rank that takes part. Nobody stands at its barrier."""
+        """Return the job that was stored; `inside`: the incarnation of each rank that takes part. Nobody waits at a barrier."""
         return cls(
             stored.number,
             stored.world_size,
@@ -52,7 +52,7 @@ class Job:
             dict(inside),
             set(stored.left),
             set(stored.removed),
-            Generations(stored.barrier, stored.minima, stored.earlier),
+            Generations(stored.barrier, stored.minima, stored.earlier, stored.stands),
             world_size_asked=stored.world_size_asked,
             is_offered=not inside,
             orders=list(stored.orders),
@@ -77,6 +77,7 @@ class Job:
             tuple(self.orders),
             self.holders.stored(),
             tuple([StoredAdmission(rank, since) for rank, since in sorted(self.admitted.items())]),
+            self.barriers.stands(),
         )
 
     @property

@@ -1,6 +1,7 @@
 """What was agreed upon at barriers, of a job that may pass very many of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ps_server.coordinator.stored import StoredMinimum
 
@@ -8,7 +9,7 @@ RUNS_KEPT = 64  # an evaluation that asks before each batch whether all have one
 
 
 class Minima:
-    """The least value brought to each barrier, kept as runs of barriers in a row that have the same; of those the last RUNS_KEPT."""
+    """The least value brought to each barrier, in runs of barriers in a row with the same one and the same turns; the last RUNS_KEPT."""
 
     def __init__(self, runs: Sequence[StoredMinimum] = ()) -> None:
         """`runs`: as `runs` gives them."""
@@ -19,9 +20,9 @@ class Minima:
         """All of it, ascending, as it is stored."""
         return tuple(self._runs)
 
-    def get(self, generation: int) -> int | None:
-        """Return what was agreed upon at a barrier; None where it has not opened, or long ago."""
-        return next((run.minimum for run in reversed(self._runs) if run.generation <= generation < _end(run)), None)
+    def get(self, generation: int) -> StoredMinimum | None:
+        """Return the run that a barrier is in; None where it has not opened, or long ago."""
+        return next((run for run in reversed(self._runs) if run.generation <= generation < _end(run)), None)
 
     def put(self, run: StoredMinimum) -> None:
         """Note what was agreed upon at some barriers; what was noted of them before is forgotten."""
@@ -29,8 +30,8 @@ class Minima:
         self._runs = []
         for each in sorted([*kept, run], key=lambda one: one.generation):
             last = self._runs[-1] if self._runs else None
-            if last is not None and _end(last) == each.generation and last.minimum == each.minimum:
-                self._runs[-1] = StoredMinimum(last.generation, last.minimum, last.count + each.count)
+            if last is not None and _end(last) == each.generation and (last.minimum, last.turns) == (each.minimum, each.turns):
+                self._runs[-1] = replace(last, count=last.count + each.count)
             else:
                 self._runs.append(each)
         del self._runs[:-RUNS_KEPT]
@@ -46,5 +47,7 @@ def _without(old: StoredMinimum, new: StoredMinimum) -> list[StoredMinimum]:
     before = min(_end(old), new.generation) - old.generation
     behind = _end(old) - max(old.generation, _end(new))
     return [
-        StoredMinimum(first, old.minimum, count) for first, count in ((old.generation, before), (_end(old) - behind, behind)) if count > 0
+        replace(old, generation=first, count=count)
+        for first, count in ((old.generation, before), (_end(old) - behind, behind))
+        if count > 0
     ]

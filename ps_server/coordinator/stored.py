@@ -11,7 +11,7 @@
     rollback       StoredRollback: the last one
     origin         StoredOrigin, where the cluster did not begin empty
 
-Not kept, since whoever wants it asks again: who waits for what, who stands at a barrier, plans, checkpoints under way; and leases, which
+Not kept, since whoever wants it asks again: who waits for what, or at a barrier, plans, checkpoints under way; and leases, which
 begin anew.
 """
 
@@ -22,7 +22,7 @@ from typing import TypeVar
 from ps_proto.codec import decode, message_type, parse
 from ps_proto.errors import InvalidRequest
 from ps_proto.orders import Source
-from ps_proto.requests import StepOrder
+from ps_proto.requests import SkippedTurn, StepOrder
 from ps_proto.values import Mode, TableSpec
 from sharding.shard_map import Server, ShardMap
 
@@ -94,11 +94,24 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True)
 class StoredMinimum:
-    """What was agreed upon at a barrier, and the same at those behind it: at `count` of them in all."""
+    """What was agreed upon at a barrier, and the same at those behind it: at `count` of them in all.
+
+    `turns`: in which ranks asked for them, ascending; see Barrier.
+    """
 
     generation: int
     minimum: int
     count: int = 1
+    turns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStand:
+    """A rank that goes on before barrier `generation`, behind the one before, and has yet to come to one."""
+
+    rank: int
+    generation: int
+    skipped: tuple[SkippedTurn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +149,7 @@ class StoredJob:
     orders: tuple[StepOrder, ...]
     holders: tuple[StoredHolder, ...]
     admitted: tuple[StoredAdmission, ...]
+    stands: tuple[StoredStand, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from ps_proto.errors import InvalidRequest, ParameterServerError
 from ps_worker.client import Client
 from ps_worker.session import current_session
 
-FAILED, DONE = 0, 1
+FAILED, DONE, NOT_MINE = 0, 1, 2  # what rank 0 says, and what the others do: all that is heard where it died instead
 
 
 def as_rank_0(client: Client, work: Callable[[], None]) -> bool:
@@ -15,11 +15,10 @@ def as_rank_0(client: Client, work: Callable[[], None]) -> bool:
 
     What the work raises, rank 0 raises. Nobody trains in the meantime, so that it is one instant of all tables, whatever their modes.
     """
-    client.tell_barriers(0, FAILED if client.rank == 0 else DONE)
     client.flush()
     client.barrier()
     if client.rank != 0:
-        return client.agree_async(DONE).result() == DONE
+        return client.agree_async(NOT_MINE).result() == DONE
     try:
         work()
     except Exception:

@@ -4,6 +4,7 @@
     view.py        what the worker knows: who it is, the job, the newest map, the tables; it asks nobody
     peers.py       asks the coordinator and the servers, under the newest map
     membership.py  looking, joining, barriers: what the coordinator alone answers
+    barrier_count.py  which barriers it has asked for, also where it was started again
     tables.py      the tables' specs, and the hyperparameters that this worker wants of them
     steps.py       names, and which step is finished and who has heard it
     lateness.py    being late in a job with backup workers
@@ -19,7 +20,8 @@ A name is given when an operation is created, so that operations may wait in a q
     clock t+1: pull(t+1) tells every server `finished t` and waits until it may read
 """
 
+from ps_worker.protocol.barrier_count import BarriersAsked
 from ps_worker.protocol.peers import COORDINATOR
 from ps_worker.protocol.worker import Worker
 
-__all__ = ["COORDINATOR", "Worker"]
+__all__ = ["COORDINATOR", "BarriersAsked", "Worker"]

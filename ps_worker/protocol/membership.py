@@ -12,6 +12,7 @@ from ps_proto.requests import (
 )
 from ps_proto.values import Mode
 from ps_worker.asking import Operation
+from ps_worker.protocol.barrier_count import BarrierCount, BarriersAsked
 from ps_worker.protocol.peers import Peers
 from ps_worker.protocol.view import View
 
@@ -20,13 +21,12 @@ RENEWAL_TIMEOUT_S_MIN = 1.0
 
 
 class Membership:
-    """Gives the view its first content, and counts the barriers."""
+    """Gives the view its first content."""
 
     def __init__(self, view: View, peers: Peers) -> None:
         self._view = view
         self._peers = peers
-        self._barrier = 0  # the number of the next one
-        self._passed = 0  # how many have opened for this rank
+        self._count = BarrierCount()
 
     def observe(self) -> Operation[None]:
         """Learn the cluster, once its servers are there."""
@@ -41,7 +41,7 @@ class Membership:
         asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker, name)
         joined = yield from self._peers.ask_recovered_coordinator(asked)
         self._view.take_rank(joined)
-        self._barrier = self._passed = joined.barrier
+        self._count.begin(joined.barrier)
 
     def renew(self) -> Operation[LeaseRenewed]:
         """Renew the lease, in one attempt: the next one comes soon, and this one must not be in its way where its answer was lost."""
@@ -53,44 +53,47 @@ class Membership:
             yield from self._peers.find_rollback()
         return renewed
 
-    @property
-    def next_barrier(self) -> int:
-        """The number of the next barrier: how many this rank has asked for."""
-        return self._barrier
+    def barriers_behind(self, turn: int) -> BarriersAsked:
+        """Return which barriers this rank has asked for, to go on behind this turn of its loop; 0: not behind any."""
+        return self._count.behind(turn)
 
-    @property
-    def passed_barriers(self) -> int:
-        """How many barriers this rank has passed; it may have asked for another."""
-        return self._passed
+    def resume_barriers(self, asked: BarriersAsked) -> Operation[None]:
+        """Go on as the worker before this one would have, which had asked for these.
 
-    def resume_barriers(self, number: int, passed: int) -> Operation[None]:
-        """Go on with barrier `number`, as the worker before this one would have, which had passed `passed` of them.
-
-        The others may have gone back behind some of those: they must not wait for this rank there.
+        The others may have gone back behind those that it passed, or stand at one that it skips: they must not wait for this rank there.
         """
-        self._barrier, self._passed = number, passed
-        if passed > 0:
-            yield from self._peers.ask_coordinator(Barrier(self._view.rank, self._view.incarnation, passed - 1, 0.0, has_passed=True))
+        self._count.go_on(asked)
+        if asked.passed or asked.skipped:
+            between = Barrier(
+                self._view.rank,
+                self._view.incarnation,
+                self._count.generation(asked.passed),
+                0.0,
+                is_between=True,
+                skipped=self._count.skipped,
+            )
+            yield from self._peers.ask_coordinator(between)
 
-    def barrier(self, value: int, number: int | None) -> Operation[int]:
+    def barrier(self, value: int, number: int | None, turn: int) -> Operation[int]:
         """Wait until every rank that has not left is at its barrier; return the least value that one of them brought.
 
         Its number is taken when this is called, and given back where it fails. `number`: that of one that was asked for before.
+        `turn`: the clock, in the turn of a loop whose step is made; else 0.
         """
         self._view.check_ranked("wait at a barrier")
-        if number is None:
-            number = self._barrier
-            self._barrier += 1
-        return self._stand_at(number, value)
+        return self._stand_at(self._count.take() if number is None else number, value, turn)
 
-    def _stand_at(self, number: int, value: int) -> Operation[int]:
-        asked = Barrier(self._view.rank, self._view.incarnation, number, self._peers.wait_s, value)
+    def _stand_at(self, number: int, value: int, turn: int) -> Operation[int]:
+        generation = self._count.generation(number)
+        asked = Barrier(
+            self._view.rank, self._view.incarnation, generation, self._peers.wait_s, value, turn=turn, skipped=self._count.skipped
+        )
         try:
             passed = yield from self._peers.ask_coordinator(asked)
         except BaseException:  # a Ctrl-C too
-            self._barrier = min(self._barrier, number)
+            self._count.give_back(number)
             raise
-        self._passed = max(self._passed, number + 1)
+        self._count.was_passed(number, passed.generation)
         minimum: int = passed.minimum
         return minimum
 

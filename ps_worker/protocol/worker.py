@@ -6,6 +6,7 @@ from typing import Any
 from ps_proto.requests import CheckpointTaken, ColumnLayout, Fence, Finished, GetStats, Ids, Rows
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience, World
+from ps_worker.protocol.barrier_count import BarriersAsked
 from ps_worker.protocol.key_lists import IDS_MIN, KeyLists
 from ps_worker.protocol.membership import Membership
 from ps_worker.protocol.peers import Peers
@@ -216,11 +217,6 @@ class Worker:
         self._view.check_ranked("end a step")
         return self._announce_end(self._steps.end_now())
 
-    def say_again(self, resume: bytes) -> Operation[None]:
-        """Tell every server what the worker needs to go on after the step before, once more: it knows better now."""
-        self._writer.check_all_acknowledged()
-        yield from self._steps.say_again(resume)
-
     def attach_resume(self, state: bytes) -> None:
         """Let the end of the step before, of which nobody has heard, carry what this worker needs to go on after it (R15)."""
         self._steps.attach(state)
@@ -268,23 +264,18 @@ class Worker:
             yield from self._steps.announce(waits=False)
         return (yield from self._membership.checkpoint(path, full))
 
-    def barrier(self, value: int = 0, number: int | None = None) -> Operation[int]:
+    def barrier(self, value: int = 0, number: int | None = None, turn: int = 0) -> Operation[int]:
         """Wait until every rank that has not left is at its barrier; return the least value that one of them brought.
 
         Barriers are numbered in the order in which each rank asks for them. `number`: one that was asked for before is asked for again.
+        `turn`: the clock, in the turn of a loop whose step is made: who is started again behind it does not come there. Else 0.
         """
-        return self._membership.barrier(value, number)
+        return self._membership.barrier(value, number, turn)
 
-    @property
-    def next_barrier(self) -> int:
-        """The number of the next barrier: how many this rank has asked for."""
-        return self._membership.next_barrier
+    def barriers_behind(self, turn: int) -> BarriersAsked:
+        """Return which barriers this rank has asked for, for a worker that goes on behind this turn of its loop; 0: not behind any."""
+        return self._membership.barriers_behind(turn)
 
-    @property
-    def passed_barriers(self) -> int:
-        """How many barriers this rank has passed."""
-        return self._membership.passed_barriers
-
-    def resume_barriers(self, number: int, passed: int) -> Operation[None]:
-        """Go on with barrier `number`, as the worker before this one would have, which had passed `passed` of them."""
-        return self._membership.resume_barriers(number, passed)
+    def resume_barriers(self, asked: BarriersAsked) -> Operation[None]:
+        """Go on as the worker before this one would have, which had asked for these barriers."""
+        return self._membership.resume_barriers(asked)

@@ -7,7 +7,7 @@ from typing import Any
 from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
-from ps_worker.meeting import BarriersAsked
+from ps_worker.protocol import BarriersAsked
 from ps_worker.resume.packing import pack, unpack
 from ps_worker.resume.registry import Registry
 from ps_worker.resume.replay import Replay

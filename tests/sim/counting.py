@@ -16,7 +16,7 @@ from jobs import Ids, Rows, counting_table
 from ps_proto.requests import push_name
 from ps_proto.values import Async, BoundedStaleness, Mode
 from ps_worker.asking import Pause
-from ps_worker.protocol import Worker
+from ps_worker.protocol import BarriersAsked, Worker
 from sharding.hashing import NUM_BUCKETS, buckets_of, table_salt
 from sim.cluster import Simulation
 from sim.found_checkpoints import Loaded, rows_of
@@ -67,7 +67,7 @@ class Counting:
                 yield from worker.create_table(counting_table(name))
             yield from worker.assign(_start_values(rank), only_absent=True)  # a script begins at its top, also one that resumes
             passed = worker.clock // BARRIER_EVERY
-            yield from worker.resume_barriers(passed, passed)
+            yield from worker.resume_barriers(BarriersAsked(passed, passed))
             while worker.clock < self.steps:
                 yield from self._step(worker)
             yield from worker.leave()
