@@ -363,6 +363,14 @@ class Client:
         """
         self._capture.mark()
 
+    def mark_again(self) -> None:
+        """Say once more what this worker resumes from after the step that ended last, where that has changed since `mark`."""
+        self._capture.mark_again()
+
+    def mark_later(self) -> None:
+        """Do so with the next call that talks to the servers."""
+        self._capture.mark_later()
+
     def flush(self) -> None:
         """Wait until every finished step of this worker is in the rows (of synchronous tables: until the other ranks finished it too)."""
         self._connection.check_open("flush")

@@ -37,7 +37,7 @@ class Connection:
         self.worker = Worker(address, world, patience)
         self.planning = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rowstead-plan")  # a thread from the first plan on
         self.later_pulls = LaterPulls(self.worker.may_ask_ahead)  # as above
-        self.capture = Capture(self.worker.attach_resume)
+        self.capture = Capture(self.worker.attach_resume, partial(_say_again, self.pushes, self.worker))
         self._lease: LeaseKeeper | None = None
         disconnect_at_exit(self)
 
@@ -85,6 +85,11 @@ class Connection:
         if self._lease is not None:
             self._lease.close()
         self.driver.close()
+
+
+def _say_again(pushes: Lane, worker: Worker, state: bytes) -> None:
+    """Tell the servers what the worker resumes from after the step before, of which they may have heard."""
+    pushes.run(worker.say_again(state))
 
 
 def _on_wait(pushes: Lane, error: ParameterServerError) -> None:

@@ -60,6 +60,12 @@ class Alone:
         if self.clock not in self.states and self.clock > self._begun:
             self.states[self.clock] = self._provide()
 
+    def mark_again(self) -> None:
+        if self.clock > self._begun:
+            self.states[self.clock] = self._provide()
+
+    mark_later = mark_again
+
     def end_step(self) -> None:
         self.mark()
         self.replay.end_step()

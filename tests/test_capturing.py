@@ -63,6 +63,45 @@ def test_a_step_ends_for_the_servers_once_the_loop_asks_for_its_next_batch(mode:
         assert states(cluster) == [(0, b"after the scheduler")]
 
 
+@each_mode
+def test_what_changes_behind_a_capture_is_said_once_more(mode: Mode) -> None:
+    cluster, client, script = captured(mode)
+    with client:
+        client.push("item", [1], ones(1, 2))
+        client.end_step()
+        client.mark_again()  # nothing was captured yet
+        script.words = b"before the evaluation"
+        client.pull("item", [1])
+        client.mark_again()  # nothing has changed
+        script.words = b"behind the evaluation"
+        client.mark_again()
+        script.words = b"the loop is broken off"
+        client.mark_later()
+        assert script.asked == 3
+        client.pull("item", [1])
+        client.pull("item", [1])
+        assert script.asked == 4
+        assert states(cluster) == [(0, b"before the evaluation"), (0, b"behind the evaluation"), (0, b"the loop is broken off")]
+        client.disconnect()
+    with cluster.connect(0, 1, mode, resume=True) as resumed:
+        assert resumed.resume == b"the loop is broken off"
+
+
+@each_mode
+def test_what_is_to_be_said_later_is_not_said_of_another_step_nor_by_one_that_disconnects(mode: Mode) -> None:
+    cluster, client, script = captured(mode)
+    client.end_step()
+    client.mark()
+    client.mark_later()
+    client.end_step()
+    client.mark()
+    assert script.asked == 3
+    client.mark_later()
+    client.disconnect()
+    assert script.asked == 3
+    assert (0, b"state 3") not in states(cluster)
+
+
 CALLS: dict[str, Callable[[Client], Any]] = {
     "pull": lambda client: client.pull("item", [1]),
     "pull_async": lambda client: client.pull_async("item", [1]).result(),

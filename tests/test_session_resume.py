@@ -152,6 +152,48 @@ def test_a_script_that_dies_in_every_step_trains_as_if_it_had_not(mode: Mode, ov
     assert got == want
 
 
+def test_what_an_evaluation_behind_a_step_draws_changes_nothing() -> None:
+    """A worker that died behind the step does not make it again, nor draws what it drew."""
+
+    def run(fate: Fate) -> tuple[str, dict[int, float]]:
+        cluster, said, is_done = InProcess(2), dict[int, float](), False
+        while not is_done:
+            try:
+                with life(cluster, 1, Sync()) as session:
+                    torch.manual_seed(session.client.incarnation if session.is_resumed else 0)
+                    client, model = session.client, Model()
+                    optimizer = ps.optim.ServerOptimizer(model, dense=Adam(lr=0.05), sparse=Adagrad(lr=0.1), client=client)
+                    for batch in ps.prefetch(DataLoader(Clicks(), 2, shuffle=True), ids_of(model), client=client):
+                        clock = client.clock
+                        model(batch).sum().backward()
+                        said[clock] = torch.rand(()).item()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                        fate.at(clock, "behind the step")
+                        if clock % 2:
+                            model.eval()
+                            with torch.no_grad():
+                                for other in ps.prefetch(DataLoader(Clicks(), 8, shuffle=True), ids_of(model), client=client):
+                                    model(other)
+                                    fate.at(clock, "in the evaluation")
+                            model.train()
+                        fate.at(clock, "behind the evaluation")
+                        if clock == 7:
+                            break
+                    client.barrier()
+                    fate.at(client.clock, "behind the loop")
+                    is_done = True
+            except Killed:
+                continue
+        return state(cluster), said
+
+    moments = {(0, "behind the step"), (2, "behind the evaluation"), (8, "behind the loop")}
+    moments |= {(clock, "in the evaluation") for clock in (1, 3, 5)}
+    fate = Fate(set(moments))
+    assert run(fate) == run(Fate(set()))
+    assert len(fate.died) == len(moments)
+
+
 def test_another_rank_that_lives_on_notices_nothing() -> None:
     def run(fate: Fate) -> tuple[str, dict[int, tuple[float, ...]]]:
         cluster, model = InProcess(2), Model().eval()  # which draws nothing: the generators are those of the other rank's thread

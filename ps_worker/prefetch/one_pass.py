@@ -70,6 +70,8 @@ class OnePass(Generic[B]):
                 head.rows.expect()
             self._handed_at = None if self._script is None else self._script.clock
             yield head.batch
+            if self._script is not None:
+                self._script.replay.end_turn(self)
             self._handed_at = None
             self._taken += 1
             if head.rows is not None:

@@ -116,6 +116,14 @@ class Steps:
             if self._ended is not None:
                 self._ended = replace(self._ended, resume=resume)
 
+    def say_again(self, resume: bytes) -> Operation[None]:
+        """Let all servers know what the worker needs to go on after the step before, of which they may have heard (R4)."""
+        with self._exclusive:
+            self._resume = resume
+            known = self._finished or Finished(self._view.clock - 1)
+            self._finished = replace(known, resume=resume)
+        yield from self.announce(waits=False)
+
     @property
     def ended(self) -> Finished | None:
         """The step before, where nobody may hear of it yet."""

@@ -217,6 +217,11 @@ class Worker:
         self._view.check_ranked("end a step")
         return self._announce_end(self._steps.end_now())
 
+    def say_again(self, resume: bytes) -> Operation[None]:
+        """Tell every server what the worker needs to go on after the step before, once more: it knows better now."""
+        self._writer.check_all_acknowledged()
+        yield from self._steps.say_again(resume)
+
     def attach_resume(self, state: bytes) -> None:
         """Let the end of the step before, of which nobody has heard, carry what this worker needs to go on after it (R15)."""
         self._steps.attach(state)

@@ -86,6 +86,10 @@ class Passes:
         """Whether the script is in a turn of its outermost loop whose step is made: started again, it begins with the next turn."""
         return bool(self._open) and self._open[0].it.is_used
 
+    def is_outermost(self, it: Pass) -> bool:
+        """Whether it is open, and inside no other."""
+        return bool(self._open) and self._open[0].it is it
+
     def begin(self, it: Pass) -> Position | Literal["over"] | None:
         """Begin a pass: OVER where it was made already, its position where it goes on, None where it is made from its beginning."""
         number = len(self._over)

@@ -22,6 +22,7 @@ class Replay:
 
     is_over   whether the script is beyond its resume point; at once where it did not start again.
     arrive    called at the resume point, to set what the script's top may have changed.
+    end_turn  called when the training loop asks for what comes next.     end_loop   when it is over.
     """
 
     def __init__(
@@ -30,11 +31,14 @@ class Replay:
         is_resumed: bool = False,
         state: Mapping[str, Any] | None = None,
         arrive: Callable[[], None] = lambda: None,
+        end_turn: Callable[[], None] = lambda: None,
+        end_loop: Callable[[], None] = lambda: None,
     ) -> None:
         state = state or {}
         self.is_over = not is_resumed
         self._clock = clock
         self._arrive = arrive
+        self._end_turn, self._end_loop = end_turn, end_loop
         self._passes = Passes(clock, state.get("passes"))
         self._left_out: set[str] = set()  # what it was said of
         self._has_stepped = is_resumed
@@ -58,9 +62,17 @@ class Replay:
             self._arrive_behind()
         return begun
 
+    def end_turn(self, it: Pass) -> None:
+        """The script asks a pass or a loop for what comes next; one that is inside another is not what makes its turns."""
+        if self._passes.is_outermost(it):
+            self._end_turn()
+
     def end_pass(self, it: Pass) -> None:
         """End a pass, or do nothing where it has ended."""
+        is_outermost = self._passes.is_outermost(it)
         self._passes.end(it)
+        if is_outermost:
+            self._end_loop()
         self._arrive_behind()
 
     def begin_loop(self) -> Loop | None:

@@ -27,7 +27,8 @@ class Resumption:
         left = unpack(client.resume) if client.resume else {}
         self._rngs: dict[str, Any] = left.get("rngs", {})
         self.registry = Registry(left.get("objects", {}))
-        self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive)
+        self._behind_step: dict[str, Any] | None = None  # the generators, where the state was captured before the loop's turn was over
+        self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive, self._end_turn, self._end_loop)
         client.follow(self.replay, BarriersAsked(*left["barriers"]) if left else None)
         if client.is_resumed:
             log.warning("Rank %d resumes at step %d.", client.rank, client.clock)
@@ -38,10 +39,25 @@ class Resumption:
         if self._rngs:
             set_rng_states(self._rngs)
 
+    def _end_turn(self) -> None:
+        """Set the generators back to where they were captured: a worker started again does not draw what the turn drew behind its step."""
+        if self._behind_step is not None:
+            set_rng_states(self._behind_step)
+            self._client.mark_again()  # what else has changed
+        self._behind_step = None
+
+    def _end_loop(self) -> None:
+        """Say that it was broken off behind a step whose state was captured, unless an exception did that, which ends the script."""
+        if self._behind_step is not None:
+            self._client.mark_later()
+        self._behind_step = None
+
     def capture(self) -> bytes:
         """Return the state. Raises InvalidRequest that names the object which is too large, or no plain data."""
-        objects = self.registry.capture()
-        state = {"rngs": rng_states(), "replay": self.replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
+        objects, rngs = self.registry.capture(), rng_states()
+        if self.replay.is_behind_step:
+            self._behind_step = rngs
+        state = {"rngs": rngs, "replay": self.replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
         data = pack(state)
         if len(data) > RESUME_BYTES_MAX:
             sizes = {f"what is registered as {name!r}": len(packed) for name, packed in objects.items()}
@@ -61,6 +77,7 @@ class Resumption:
             while (number := client.clock - loop.first) < count:
                 loop.turn = client.clock
                 yield number
+                self.replay.end_turn(loop)
                 loop.turn = None
                 client.mark()
                 if client.clock - loop.first == number:

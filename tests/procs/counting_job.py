@@ -13,6 +13,7 @@ import ps_worker as ps
 
 STEPS = 60
 STEP_S = 0.03  # so that a job of so few steps lasts long enough to be killed within it
+MEETS_EVERY = 6
 IDS_COUNT = 300
 TABLES: dict[str, ps.Mode | None] = {"bounded": None, "async": ps.Async()}  # the first as the job
 
@@ -36,6 +37,11 @@ def main() -> None:
                 client.pull({name: ids for name in TABLES})
                 client.push({name: (ids, np.ones((ids.size, 2), np.float32)) for name in TABLES})
             client.end_step()
+            if client.clock % MEETS_EVERY == 0:
+                for _ in range(2):
+                    time.sleep(STEP_S)
+                    client.pull({name: ids for name in TABLES})
+                    session.barrier()
         client.flush()
         session.barrier()
         if session.rank == 0:

@@ -22,6 +22,7 @@ from small_dlrm import DIM, FEATURES, Batch, SmallDlrm, batch_of
 EPOCHS, BATCHES, BATCH, WORLD = 2, 30, 16, 2
 STEPS = EPOCHS * BATCHES
 STEP_S = 0.03  # so that a job of so few steps lasts long enough to be killed within it
+MEETS_EVERY = 6
 DENSE = "dense"
 
 
@@ -54,6 +55,15 @@ def collate(samples: list[Batch]) -> Batch:
     return Batch(torch.cat([sample.counts for sample in samples]), sparse, torch.cat([sample.labels for sample in samples]))
 
 
+def evaluate(session: ps.Session, model: Dropping, batch: Batch) -> None:
+    """Read, and meet the other rank, more than once: a worker that dies here does not come to what is left of it."""
+    for _ in range(2):
+        time.sleep(STEP_S)
+        with torch.no_grad():
+            model(batch)  # draws for the dropout
+        session.barrier()
+
+
 def main() -> None:
     with ps.init(mode=ps.Sync()) as session:
         if session.rank == 1 and sys.argv[1:]:
@@ -73,6 +83,8 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 scheduler.step()
+                if session.client.clock % MEETS_EVERY == 0:
+                    evaluate(session, model, batch)
         session.client.flush()
         session.barrier()
         if session.rank == 0:

@@ -23,7 +23,7 @@ class Part:
 
     kind       "pass": over `count` batches; "loop": over `count` steps; "evaluation"; "barrier".
     break_at   the turn behind which it is broken off, if it comes there.
-    per_step   so many batches make a step.     depth   of ps.prefetch.     evaluates   in each turn, before its step.
+    per_step   so many batches make a step.     depth   of ps.prefetch.     evaluates   in each turn, "ahead" of its step or "behind" it.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Part:
     break_at: int
     per_step: int
     depth: int
-    evaluates: bool
+    evaluates: str
 
 
 PARTS = st.builds(
@@ -41,8 +41,11 @@ PARTS = st.builds(
     break_at=st.integers(0, 8),
     per_step=st.integers(1, 2),
     depth=st.integers(1, 3),
-    evaluates=st.booleans(),
+    evaluates=st.sampled_from(["never", "ahead", "behind"]),
 )
+
+
+EVALUATION = Part("evaluation", 2, 0, 1, 1, "never")
 
 
 class Drawing:
@@ -73,10 +76,13 @@ def run(part: Part, session: Session, log: Log, number: int) -> None:
             if part.count >= per_step:  # else no step is made, so that the pass is made again
                 log(number, batch, random.random())
             if turn % per_step == per_step - 1:
-                if part.evaluates:
-                    run(Part("evaluation", 2, 0, 1, 1, False), session, log, number)
+                if part.evaluates == "ahead":
+                    run(EVALUATION, session, log, number)
                     session.barrier()
                 client.end_step()
+                if part.evaluates == "behind":
+                    client.mark()  # as a pull does
+                    run(EVALUATION, session, log, number)
             place = batch if isinstance(batch, int) else client.clock
             if place == part.break_at and client.clock > begun:
                 break
