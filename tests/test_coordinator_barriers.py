@@ -6,7 +6,7 @@ import pytest
 
 from driven import SYNC, Driver, driven, join, leave
 from ps_proto.errors import BarrierTimeout, InvalidRequest, StaleIncarnation
-from ps_proto.requests import Barrier, BarrierPassed, Done, JoinJob, LeaveJob, RenewLease
+from ps_proto.requests import Barrier, BarrierPassed, Done, JoinJob, LeaveJob, RenewLease, SkippedTurn
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.minima import RUNS_KEPT
 from ps_server.events import Dropped
@@ -210,5 +210,20 @@ def test_of_those_who_wait_at_a_barrier_each_is_told_what_concerns_it_alone() ->
 
 def test_those_who_wait_at_a_barrier_pass_it_once_the_last_rank_says_that_it_is_beyond() -> None:
     driver, _, asked = full_barrier(3)
-    driver.ask(Barrier(2, 1, 0, 1000.0, has_passed=True))
+    driver.ask(Barrier(2, 1, 1, 1000.0, is_between=True))
     assert [driver.outcomes[request] for request in asked] == [BarrierPassed()] * 2
+
+
+def test_one_that_skipped_a_turn_is_looked_at_by_itself() -> None:
+    """Its number is not yet the job's: another that says the same one may stand at another barrier."""
+    driver = driven()
+    for rank in range(3):
+        join(driver, rank, 3)
+    skipping = driver.ask(Barrier(0, 1, 0, 1000.0, 5, skipped=(SkippedTurn(0, 7),)))
+    waiting = driver.ask(Barrier(1, 1, 0, 1000.0, 6, turn=7))
+    assert not driver.outcomes.keys() & {skipping, waiting}
+    last = driver.ask(Barrier(2, 1, 0, 1000.0, 8, turn=7))
+    assert driver.outcomes[waiting] == driver.outcomes[last] == BarrierPassed(6, 0)
+    for rank in (1, 2):
+        asked = driver.ask(Barrier(rank, 1, 1, 1000.0, 9))
+    assert driver.outcomes[skipping] == driver.outcomes[asked] == BarrierPassed(5, 1)

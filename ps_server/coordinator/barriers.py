@@ -43,5 +43,6 @@ class Barriers:
             missing = job.barriers.missing(generation, job.still_in)
             return BarrierTimeout(generation, ", ".join(map(str, missing)), after_s)
 
-        self._waiting.add(request, body.wait_s, now_s, attempt, give_up)
+        alike = None if body.skipped else (job.number, body.generation)  # who skipped some may be at another one than it says
+        self._waiting.add(request, body.wait_s, now_s, attempt, give_up, alike)
         return None

@@ -95,7 +95,6 @@ class CoordinatorCore:
             self._checkpoint_plans,
             begins_with_trial=settings.tries_root and stored is None and settings.restore is None,
         )
-        self._barriers = Barriers(self.ranks, self._waiting)
         self._turns: dict[type[Any], Turn] = {
             RegisterServer: self.members.register,
             CreateTable: self._tables.create,
@@ -104,7 +103,7 @@ class CoordinatorCore:
             RenewLease: self.liveness.renew,
             GetCluster: self._get_cluster,
             TakeCheckpoint: self._checkpoints.take,
-            Barrier: self._wait_at_barrier,
+            Barrier: Barriers(self.ranks, self._waiting).wait,
         }
 
     # --- turns -----------------------------------------------------------------------------------------------------------
@@ -166,12 +165,6 @@ class CoordinatorCore:
         """Return when a Ticked is due: a request that gives up, an order to be given again, or a checkpoint."""
         due_s = self._waiting.due_s() + self.ranks.leases.due_s() + self._admissions.due_s() + self._checkpoints.due_s()
         return min([*due_s, *[each_s for plans in self._lanes for each_s in plans.due_s()]], default=None)
-
-    def _wait_at_barrier(self, request: int, body: Barrier, now_s: float) -> Body | None:
-        reply = self._barriers.wait(request, body, now_s)
-        if reply is None and self.job is not None:
-            self._waiting.set_alike(request, (self.job.number, body.generation))
-        return reply
 
     # --- looking ---------------------------------------------------------------------------------------------------------
 

@@ -104,5 +104,6 @@ class Generations:
 
     def _settle(self) -> None:
         """Find out how far those that skip reach by now; where one is may tell how far another reaches."""
-        while any([stand.settle(self._turns) for stand in self._stands.values()]):
+        skipping = [stand for stand in self._stands.values() if stand.skipped]
+        while any([stand.settle(self._turns) for stand in skipping]):
             pass

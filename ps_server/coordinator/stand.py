@@ -38,7 +38,10 @@ class Stand:
     @property
     def reach(self) -> int:
         """The last barrier at which nobody waits for this rank: where it stands, or the last one that it skips behind that."""
-        here = self.number(self.generation if self.value is not None else self.generation - 1)
+        before = self.generation if self.value is not None else self.generation - 1
+        if not self.skipped:
+            return before
+        here = self.number(before)
         return max([here, *[self._first(index) + count - 1 for index, count in enumerate(self._counts) if count]])
 
     def count_anew(self) -> None:

@@ -13,7 +13,7 @@ class _Waiting:
     give_up: Callable[[float], ParameterServerError]
     since_s: float
     deadline_s: float
-    alike: Hashable = None  # what it waits for, with others; None: nobody waits for the same
+    alike: Hashable  # what it waits for, with others; None: nobody waits for the same
 
 
 class WaitingRoom:
@@ -32,13 +32,13 @@ class WaitingRoom:
         now_s: float,
         attempt: Callable[[], Body | None],
         give_up: Callable[[float], ParameterServerError],
+        alike: Hashable = None,
     ) -> None:
-        """Let a request wait: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline."""
-        self._waiting[request] = _Waiting(attempt, give_up, now_s, now_s + wait_s)
+        """Let a request wait: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline.
 
-    def set_alike(self, request: int, key: Hashable) -> None:
-        """Let a request that waits wait on where another one of the same key does. An error may be its own: see `wake`."""
-        self._waiting[request].alike = key
+        `alike`: where one with the same waits on, this does too. An error may be its own: see `wake`.
+        """
+        self._waiting[request] = _Waiting(attempt, give_up, now_s, now_s + wait_s, alike)
 
     def forget(self, request: int) -> None:
         """Let a request go that nobody waits for."""
