@@ -243,8 +243,13 @@ def local_cluster(
     max_request_bytes: int | None = None,
     plugins: Sequence[str] = (),
     max_restarts: int = MAX_RESTARTS,
+    lease_s: float | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every_steps: int | None = None,
+    checkpoint_every_s: float | None = None,
+    checkpoint_keep: int | None = None,
+    checkpoint_full_every: int | None = None,
+    checkpoint_options: Sequence[str] = (),
     restore: str | Path | None = None,
 ) -> LocalCluster:
     """Return a cluster of a coordinator and `servers` servers on this machine, for a `with` block or its start() and stop().
@@ -254,15 +259,30 @@ def local_cluster(
     `ps-server` has them.
     `plugins`  modules with optimizers and initializers of your own, which coordinator and servers import.     `max_restarts`  how often
     each process is started again that ends while it should run: with a server, all go back to the last checkpoint, and workers are told
-    RolledBack.     `checkpoints`  a folder or URL for them, `checkpoint_every_steps` when they are taken unasked, `restore` the one to
-    begin with: docs/checkpoints.md.     Raises InvalidRequest.
+    RolledBack.     `lease_s`  after how many seconds a worker that is not heard of counts as lost.     `checkpoints`  a folder or URL for
+    them, `checkpoint_every_steps` and `checkpoint_every_s` when they are taken unasked, `checkpoint_keep` how many stay,
+    `checkpoint_full_every` how many of them have all rows, `checkpoint_options` of an object store, as "aws_region=eu-west-1", and
+    `restore` the one to begin with: docs/checkpoints.md.     Raises InvalidRequest.
 
     >>> with ps.local_cluster(servers=2) as cluster:     # doctest: +SKIP
     ...     client = ps.connect(cluster.address)
     """
     server_flags = _given({"rows-max": rows_max, "max-request-bytes": max_request_bytes})
-    coordinator_flags = _given({"checkpoints": checkpoints, "checkpoint-every-steps": checkpoint_every_steps, "restore": restore})
-    flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}"]
+    coordinator_flags = _given(
+        {
+            "lease-s": lease_s,
+            "checkpoints": checkpoints,
+            "checkpoint-every-steps": checkpoint_every_steps,
+            "checkpoint-every-s": checkpoint_every_s,
+            "checkpoint-keep": checkpoint_keep,
+            "checkpoint-full-every": checkpoint_full_every,
+            "restore": restore,
+        }
+    )
+    if isinstance(checkpoint_options, str):
+        raise InvalidRequest("checkpoint_options", repr(checkpoint_options), "a list of options, such as ['aws_region=eu-west-1']")
+    store_flags = _given({"checkpoint-options": ",".join(checkpoint_options) or None})
+    flags = [f"--log-level={log_level}", f"--plugins={join_names('plugins', plugins)}", *store_flags]
     folder = Path(log_dir) if log_dir is not None else None
     return LocalCluster(
         servers,

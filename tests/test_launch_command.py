@@ -1,5 +1,6 @@
 """`rowstead launch`, `rowstead worker` and `ps-worker` with arguments that make no sense: a sentence and exit code 2, and nothing runs."""
 
+import inspect
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,10 @@ from typing import NoReturn
 
 import pytest
 
+from ps_server.coordinator.settings import CoordinatorSettings
 from ps_worker import cli
+from ps_worker.launch.command import launch
+from ps_worker.local_cluster import local_cluster
 from refusals import refused
 
 
@@ -62,3 +66,12 @@ def test_a_place_that_makes_no_sense_is_one_sentence(
     monkeypatch.setattr(os, "execve", runs_the_script)
     (line,) = refused(main, [*verb, *arguments], monkeypatch, capsys).splitlines()
     assert sentence in line
+
+
+def test_what_the_coordinator_can_be_told_can_be_told_to_a_whole_cluster() -> None:
+    """But who it is, where it listens and how it says what it does: that is for the one who starts the processes."""
+    own = {*CoordinatorSettings.model_fields} - {"host", "port", "log_format", "exit_with_parent", "announce", "state", "plugins"}
+    launched, local = (set(inspect.signature(start).parameters) for start in (launch, local_cluster))
+    assert own - local == set()
+    assert own - launched == {"checkpoint_options"}
+    assert "checkpoint_option" in launched  # one by one

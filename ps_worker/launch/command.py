@@ -54,6 +54,9 @@ def launch(
     max_restarts: Annotated[
         int, Parameter(help="How often each process is started again that fails; 0: the first that does ends the job.")
     ] = MAX_RESTARTS,
+    lease_s: Annotated[
+        float | None, Parameter(help="Seconds after which a worker that is not heard of counts as lost; 10 unless said.")
+    ] = None,
     checkpoints: Annotated[
         str | None,
         Parameter(
@@ -117,6 +120,7 @@ def launch(
             profile,
             max_restarts,
             _flags(
+                lease_s=lease_s,
                 checkpoints=checkpoints,
                 checkpoint_every_steps=checkpoint_every_steps,
                 checkpoint_every_s=checkpoint_every_s,

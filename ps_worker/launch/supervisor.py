@@ -42,7 +42,7 @@ class Plan:
     command  a worker's, as its script and the script's arguments      host     where coordinator and servers listen
     plugins  modules that all processes import, with commas between them     transport  how the workers' rows travel
     profile  whether each worker prints where its time went      max_restarts  how often each process is started again
-    checkpoint_flags  what the coordinator is told of checkpoints     has_checkpoints  whether it takes them
+    coordinator_flags  what the coordinator is told besides     has_checkpoints  whether it takes them
     store_options  what every process is told of the store they lie in
     """
 
@@ -56,7 +56,7 @@ class Plan:
     transport: str = AUTO
     profile: bool = False
     max_restarts: int = 0
-    checkpoint_flags: tuple[str, ...] = ()
+    coordinator_flags: tuple[str, ...] = ()
     has_checkpoints: bool = False
     store_options: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ class Supervisor:
             START_TIMEOUT_S,
             self._logs,
             [f"--log-level={plan.log_level}", f"--plugins={plan.plugins}", *plan.store_options],
-            coordinator_flags=plan.checkpoint_flags,
+            coordinator_flags=plan.coordinator_flags,
             host=plan.host,
             state=state_in(plan.log_dir),
             max_restarts=plan.max_restarts,

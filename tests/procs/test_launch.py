@@ -353,6 +353,15 @@ def test_what_a_worker_started_ends_with_it(tmp_path: Path) -> None:
         assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+def test_what_the_coordinator_does_not_take_is_said(tmp_path: Path) -> None:
+    with launched(tmp_path, WAIT, flags=("--lease-s=0", "--checkpoint-keep=0")) as launch:
+        assert launch.wait() == 2
+        assert [line.split(", but")[0] for line in launch.said()[1:]] == [
+            "lease_s is '0.0' (from --lease-s)",
+            "checkpoint_keep is '0' (from --checkpoint-keep)",
+        ]
+
+
 def test_a_cluster_that_does_not_start_is_named_with_its_last_words(tmp_path: Path) -> None:
     with launched(tmp_path, WAIT, flags=("--host=no-such-host.invalid",)) as launch:
         assert launch.wait() == 2

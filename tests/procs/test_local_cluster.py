@@ -83,6 +83,32 @@ def test_a_coordinator_that_ends_while_starting_is_named_with_its_last_words() -
     assert caught.value.last_lines.startswith("log_level is 'loud' (from --log-level), but should be 'debug', ")
 
 
+def test_what_a_coordinator_can_be_told_it_is_told(tmp_path: Path) -> None:
+    cluster = local_cluster(
+        servers=1,
+        lease_s=0.0,
+        checkpoints=tmp_path,
+        checkpoint_every_steps=0,
+        checkpoint_every_s=0.0,
+        checkpoint_keep=0,
+        checkpoint_full_every=0,
+        checkpoint_options=["aws_region=eu-west-1", "none"],
+        restore="ftp://somewhere",
+    )
+    with pytest.raises(ClusterFailed) as caught:
+        cluster.start()
+    lines = caught.value.last_lines.splitlines()
+    wrong = ("every_s", "every_steps", "full_every", "keep", "options")
+    for line, name in zip(sorted(lines), [*[f"checkpoint_{name}" for name in wrong], "lease_s", "restore"], strict=True):
+        assert line.startswith(f"{name} is ")
+        assert f"(from --{name.replace('_', '-')})" in line
+
+
+def test_options_of_a_store_are_a_list() -> None:
+    with pytest.raises(InvalidRequest, match="checkpoint_options is 'aws_region=eu-west-1', but must be a list"):
+        local_cluster(checkpoint_options="aws_region=eu-west-1")
+
+
 def test_a_cluster_that_is_not_ready_in_time_is_an_error_and_leaves_no_process() -> None:
     with pytest.raises(ClusterFailed, match=r"within 0\.01 s"):
         local_cluster(servers=1, timeout_s=0.01).start()
