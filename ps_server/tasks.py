@@ -95,13 +95,14 @@ class AbandonCheckpoint:
 class FindCheckpoint:
     """Find the newest complete checkpoint under `roots`, or that of `number`; `bad`: (root, number) of those that could not be loaded.
 
-    `lineage`: (cluster, number) says that only checkpoints of these clusters count, each up to that number; empty: of every cluster.
+    `lineage`: (cluster, timeline, number) says that only checkpoints of these clusters count, those of timelines before that one up to that
+    number; empty: of every cluster.
     """
 
     roots: tuple[str, ...]
     number: int | None = None
     bad: tuple[tuple[str, int], ...] = ()
-    lineage: tuple[tuple[int, int], ...] = ()
+    lineage: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,18 +140,31 @@ def test_a_part_of_another_checkpoint_is_found_out(store: DictStore) -> None:
 @pytest.mark.parametrize(
     ("lineage", "number"),
     [
-        ([(0xC0FFEE, 9)], 9),
-        ([(0xC0FFEE, 8)], 8),
-        ([(0xDECAF, 9), (0xC0FFEE, 6)], 5),
-        ([(0xDECAF, 9)], None),
-        ([(0xDECAF, 9), (0xC0FFEE, 4)], None),
+        ([(0xC0FFEE, 0, 9)], 9),
+        ([(0xC0FFEE, 1, 8)], 8),
+        ([(0xDECAF, 1, 9), (0xC0FFEE, 1, 6)], 5),
+        ([(0xDECAF, 1, 9)], None),
+        ([(0xDECAF, 1, 9), (0xC0FFEE, 1, 4)], None),
     ],
 )
-def test_checkpoints_of_another_cluster_do_not_count(store: DictStore, lineage: list[tuple[int, int]], number: int | None) -> None:
+def test_checkpoints_of_another_cluster_do_not_count(store: DictStore, lineage: list[tuple[int, int, int]], number: int | None) -> None:
     found = run_on(store, find(FindCheckpoint((ROOT,), lineage=tuple(lineage))))
     assert number_in(found) == number
     assert found.passed_over == ()  # they are as they should be
     assert found.number_max == 9  # but their numbers are taken
+
+
+@pytest.mark.parametrize(
+    ("branches", "number"),
+    [([], 12), ([(1, 9)], 12), ([(1, 7)], 12), ([(1, 7), (2, 12)], 12), ([(1, 7), (2, 9)], 7), ([(1, 9), (2, 7)], 7), ([(3, 0)], None)],
+)
+def test_checkpoints_of_a_time_that_a_rollback_ended_do_not_count(
+    store: DictStore, branches: list[tuple[int, int]], number: int | None
+) -> None:
+    """Those up to 9 are of timeline 0, 12 is of timeline 1."""
+    run_on(store, publish(task_of(12, [write_part(store, 12, shard, timeline=1) for shard in range(2)])))
+    lineage = [(0xC0FFEE, 0, 2**63 - 1), *[(0xC0FFEE, *branch) for branch in branches]]
+    assert number_in(run_on(store, find(FindCheckpoint((ROOT,), lineage=tuple(lineage))))) == number
 
 
 def test_the_highest_number_is_told_also_of_one_that_is_not_complete(store: DictStore) -> None:

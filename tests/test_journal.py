@@ -21,6 +21,7 @@ from ps_server.coordinator.stored import (
     ROLLBACK,
     Stored,
     StoredAdmission,
+    StoredBranch,
     StoredCheckpoint,
     StoredCluster,
     StoredHolder,
@@ -56,7 +57,7 @@ STORED = {
     JOB: StoredJob(9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, MINIMA, MINIMA[:1], 2, ORDERS, HOLDERS, ADMITTED, STANDS),
     rank_key(12): StoredRank(4, True, False, (StoredNonce(8, 3), StoredNonce(2**64 - 1, 4))),
     CHECKPOINT: StoredCheckpoint("s3://bucket/here", 12, 400),
-    ROLLBACK: StoredRollback(2, True),
+    ROLLBACK: StoredRollback(2, True, (StoredBranch(1, 4), StoredBranch(2, 9))),
     ORIGIN: StoredOrigin(Source("/there", 11), 2**64 - 1, "/there#11"),
 }
 

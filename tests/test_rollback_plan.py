@@ -149,7 +149,7 @@ def test_a_server_that_is_started_again_takes_all_back_to_the_last_checkpoint() 
     before = two.driver.get(GetCluster())
     assert two.restart(1) == ServerRegistered("server-1", 2, must_recover=True, cluster=OWN)
     task = two.find(found())
-    assert task == FindCheckpoint((ROOT,), None, (), ((OWN, 2**63 - 1),))
+    assert task == FindCheckpoint((ROOT,), None, (), ((OWN, 0, 2**63 - 1),))
     (order,) = two.orders()
     assert (order.timeline, order.source, order.tables, order.cluster) == (1, Source(ROOT, 12), (SPEC,), OWN)
     assert order.job == found().job
@@ -242,8 +242,9 @@ def test_a_second_rollback_goes_on_from_the_first() -> None:
     two.restart(1)
     two.find(found())
     two.restart(1, nonce=101)
-    two.find(found())
+    again = two.find(found())
     assert [order.timeline for order in two.orders()] == [1, 2]
+    assert again.lineage == ((OWN, 0, 2**63 - 1), (OWN, 1, 12)), "what timeline 0 wrote beyond is of no time any more"
     assert [server.incarnation for server in two.orders()[-1].shard_map.servers] == [1, 3]
 
 
@@ -419,7 +420,7 @@ def test_a_server_that_dies_again_while_it_loads_begins_it_anew() -> None:
     two.poll()
     two.restart(1, nonce=101)
     two.phases.clear()
-    two.find(found())
+    assert two.find(found()).lineage == ((OWN, 0, 2**63 - 1),), "nothing was done in timeline 1"
     assert [order.timeline for order in two.orders()] == [1, 2]
     assert two.is_over
 
@@ -728,7 +729,7 @@ def test_a_rollback_before_the_first_checkpoint_of_its_own_goes_to_that_of_the_o
     two = beginning()
     two.find(other())
     two.restart(0)
-    assert two.find(other()) == FindCheckpoint(("/other", ROOT), None, (), ((OWN, 2**63 - 1), (1234, 40)))
+    assert two.find(other()) == FindCheckpoint(("/other", ROOT), None, (), ((OWN, 0, 2**63 - 1), (OWN, 7, 40), (1234, 2**63 - 1, 40)))
     assert two.orders()[-1].job == other().job
 
 

@@ -162,12 +162,22 @@ class StoredCheckpoint(_message.Message):
     def __init__(self, root: _Optional[str] = ..., number: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class StoredRollback(_message.Message):
-    __slots__ = ("timeline", "is_pending")
+    __slots__ = ("timeline", "is_pending", "branches")
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     IS_PENDING_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
     timeline: int
     is_pending: bool
-    def __init__(self, timeline: _Optional[int] = ..., is_pending: _Optional[bool] = ...) -> None: ...
+    branches: _containers.RepeatedCompositeFieldContainer[StoredBranch]
+    def __init__(self, timeline: _Optional[int] = ..., is_pending: _Optional[bool] = ..., branches: _Optional[_Iterable[_Union[StoredBranch, _Mapping]]] = ...) -> None: ...
+
+class StoredBranch(_message.Message):
+    __slots__ = ("timeline", "number")
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    timeline: int
+    number: int
+    def __init__(self, timeline: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class StoredOrigin(_message.Message):
     __slots__ = ("source", "cluster", "asked")

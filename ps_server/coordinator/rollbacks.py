@@ -19,6 +19,7 @@ from ps_proto.orders import AskRestore, RestoreState, RollBack, Source
 from ps_proto.requests import Done
 from ps_server.coordinator.core_settings import Restore
 from ps_server.coordinator.journal import Journal
+from ps_server.coordinator.lineage import NUMBER_MAX, Lineage
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
@@ -32,7 +33,6 @@ from ps_server.tasks import FindCheckpoint, FoundCheckpoint, PublishCheckpoint
 POLL_S = 0.1  # between two looks at what is loaded
 AGAIN_S = 5.0  # for an operator to mend what keeps all from going on
 TRIES = 2  # to load a checkpoint: what kept a server from it may pass, where its files are whole
-NUMBER_MAX = 2**63 - 1
 
 Part = Generator[Any, Any, Any]  # of the plan
 
@@ -64,7 +64,9 @@ class Rollbacks:
         self._root = root
         self._origin = stored.origin if stored is not None else None
         self._restore = restore if self._origin is None else None
-        self._is_pending = stored is not None and stored.rollback is not None and stored.rollback.is_pending
+        before = stored.rollback if stored is not None else None
+        self._is_pending = before is not None and before.is_pending
+        self._lineage = Lineage(before.branches if before is not None else ())
         self._numbering = numbering
         self._members = members
         self._tables = tables
@@ -95,7 +97,7 @@ class Rollbacks:
     def _run(self, why: str) -> None:
         """Begin the plan, or begin it anew: whatever it was doing, it does with the servers as they are now."""
         self.why = self._members.busy = why
-        self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, is_pending=True))
+        self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, True, self._lineage.stored()))
         self._checkpoint_plans.clear(self._taking.failed(why), Recovering("The coordinator", why))
         self._plans.add_for_all("rollback", self._plan(), why)
 
@@ -149,9 +151,9 @@ class Rollbacks:
         roots = self._roots()
         if not roots:
             return FoundCheckpoint(None, 0, (), None, ())
-        lineage = [(self._numbering.cluster, NUMBER_MAX)]
+        lineage = self._lineage.of(self._numbering.cluster)
         if self._origin is not None:
-            lineage.append((self._origin.cluster, self._origin.source.number))
+            lineage.append((self._origin.cluster, NUMBER_MAX, self._origin.source.number))
         return (yield Do(FindCheckpoint(roots, None, bad, tuple(lineage))))
 
     def _roots(self) -> tuple[str, ...]:
@@ -188,7 +190,8 @@ class Rollbacks:
             self._journal.put(ORIGIN, self._origin)
             self._restore = self._members.on_complete = None
         self._taking.begin_from(found.source, found.job.step if found.job is not None else 0, found.increments)
-        self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, is_pending=False))
+        self._lineage.begin(self._numbering.timeline, found.source.number if found.source is not None else 0)
+        self._journal.put(ROLLBACK, StoredRollback(self._numbering.timeline, False, self._lineage.stored()))
         which = f"have loaded checkpoint {found.source.number}" if found.source is not None else "have begun anew"
         self._notices.mention(f"All servers {which}; workers may go on.")
         self.why = self._members.busy = ""

@@ -180,11 +180,20 @@ class StoredCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredBranch:
+    """With which checkpoint a timeline began, 0: with none."""
+
+    timeline: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredRollback:
-    """The last rollback. `is_pending`: some server may not have loaded what it goes back to."""
+    """The last rollback. `is_pending`: some server may not have loaded what it goes back to. `branches`: see Lineage."""
 
     timeline: int
     is_pending: bool
+    branches: tuple[StoredBranch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
             passed_over.append(f"Checkpoint {number} of {root} was passed over. {error}")
             continue
         cluster = int(manifest.cluster, 16)
-        if task.lineage and not any([cluster == own and number <= last for own, last in task.lineage]):
-            continue  # somebody else's
+        if task.lineage and not _counts(task, cluster, manifest):
+            continue  # somebody else's, or of a time that is gone
         tables = tuple([table.spec() for table in manifest.tables])
         return FoundCheckpoint(
             Source(root, number),
@@ -57,6 +57,12 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         there = f"; there are {', '.join(map(str, complete))}" if complete else ""
         passed_over.append(f"There is none of number {task.number}{there}.")
     return FoundCheckpoint(None, 0, (), None, tuple(passed_over), number_max)
+
+
+def _counts(task: FindCheckpoint, cluster: int, manifest: Manifest) -> bool:
+    """Return whether a checkpoint is of the lineage."""
+    own = [(timeline, last) for each, timeline, last in task.lineage if each == cluster]
+    return bool(own) and all([manifest.number <= last for timeline, last in own if manifest.timeline < timeline])
 
 
 def no_checkpoint(path: str, found: FoundCheckpoint) -> NoCheckpoint:
