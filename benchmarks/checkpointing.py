@@ -93,7 +93,7 @@ class CheckpointBed:
         order = RollBack(TERM, 0, self._timeline, shard_map, (spec,), None, Source(str(self.root), number))
         begin_s = time.perf_counter()
         self._transport.call(server.address, order, TIMEOUT_S)
-        while (state := self._transport.call(server.address, AskRestore(TERM, self._timeline), TIMEOUT_S)).phase == "loading":
+        while (state := self._transport.call(server.address, AskRestore(TERM, 0, self._timeline), TIMEOUT_S)).phase == "loading":
             time.sleep(POLL_S)
         took_s = time.perf_counter() - begin_s
         if state.phase != "loaded" or state.rows != self.rows_count:

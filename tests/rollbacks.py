@@ -71,7 +71,7 @@ def restore(talk: Conversation, parts: Sequence[ReadPart], rollback: RollBack) -
 
 
 def ask(talk: Conversation, timeline: int) -> RestoreState:
-    state = talk.get(AskRestore(1, timeline))
+    state = talk.get(AskRestore(1, 0, timeline))
     assert isinstance(state, RestoreState)
     return state
 

@@ -38,13 +38,13 @@ def begin(
 
 
 def ask(talk: Conversation, number: int) -> CheckpointState:
-    state = talk.get(AskCheckpoint(1, number))
+    state = talk.get(AskCheckpoint(1, 0, number))
     assert isinstance(state, CheckpointState)
     return state
 
 
 def cancel(talk: Conversation, number: int) -> None:
-    assert isinstance(talk.get(CancelCheckpoint(1, number)), Done)
+    assert isinstance(talk.get(CancelCheckpoint(1, 0, number)), Done)
 
 
 def work_of(talk: Conversation) -> Work:

@@ -352,7 +352,7 @@ def _failure() -> OptimizerFailed:
 
 @pytest.mark.parametrize(
     "order",
-    [BeginCheckpoint(1, 0, 1, ROOT, 0, -1, -1, True, False), AskCheckpoint(1, 1), CancelCheckpoint(1, 1)],
+    [BeginCheckpoint(1, 0, 1, ROOT, 0, -1, -1, True, False), AskCheckpoint(1, 0, 1), CancelCheckpoint(1, 0, 1)],
     ids=lambda order: type(order).__name__,
 )
 def test_an_order_of_a_replaced_coordinator_is_refused(order: object) -> None:
@@ -365,6 +365,24 @@ def test_an_order_of_a_replaced_coordinator_is_refused(order: object) -> None:
     talk.finish(1, 3)
     talk.finish(0, 4)
     talk.finish(1, 4)
+    assert work_of(talk)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [BeginCheckpoint(1, 6, 1, ROOT, 0, -1, -1, True, False), AskCheckpoint(1, 6, 1), CancelCheckpoint(1, 6, 1)],
+    ids=lambda order: type(order).__name__,
+)
+def test_an_order_of_another_cluster_is_refused_and_changes_nothing(order: object) -> None:
+    """A server may listen where one of that cluster did."""
+    talk = Conversation(Sync(), first_clock=3)
+    talk.get(InstallTable(1, USER, cluster=5))
+    begin(talk, 1, 5)
+    with pytest.raises(StaleOrder, match="of cluster 5; this order is of cluster 6"):
+        talk.get(order)
+    for clock in (3, 4):
+        talk.finish(0, clock)
+        talk.finish(1, clock)
     assert work_of(talk)
 
 

@@ -98,10 +98,10 @@ class Parts:
                 self.orders[server] = order
                 passed = "taken" if order.boundary in (-1, step) else "passed"
                 self.phases[server] = "armed" if order.boundary > step else passed
-            case CancelCheckpoint(_, number) if server in self.orders and self.orders[server].number == number:
+            case CancelCheckpoint(_, 7, number) if server in self.orders and self.orders[server].number == number:
                 del self.orders[server]
                 return Done()
-            case AskCheckpoint(_, number):
+            case AskCheckpoint(_, 7, number):
                 own = self.orders.get(server)
                 if own is None or own.number != number:
                     return CheckpointState(number, "none", step, OBSERVER)

@@ -100,17 +100,17 @@ def test_a_server_that_the_map_does_not_name_owns_nothing() -> None:
 
 def test_orders_follow_the_newest_coordinator() -> None:
     membership = member()
-    membership.check_order(2)
-    membership.check_order(2)
+    membership.check_order(2, 0)
+    membership.check_order(2, 0)
     with pytest.raises(StaleOrder, match="of term 2; this order is of term 1"):
-        membership.check_order(1)
+        membership.check_order(1, 0)
 
 
 def test_orders_are_those_of_one_cluster() -> None:
     membership = member()
-    membership.check_order(1)  # it does not say of which
+    membership.check_order(1, 0)  # it does not say of which
     membership.check_order(1, 77)
-    membership.check_order(1)
+    membership.check_order(1, 0)
     with pytest.raises(StaleOrder, match="of cluster 77; this order is of cluster 78"):
         membership.check_order(9, 78)
     membership.check_order(1, 77)

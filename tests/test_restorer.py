@@ -417,7 +417,7 @@ def test_a_server_that_never_went_back_was_never_told_to_at_its_first_timeline()
         Conversation(Sync()).get(order(0))
 
 
-@pytest.mark.parametrize("asked", [order(1), AskRestore(1, 0)], ids=lambda asked: type(asked).__name__)
+@pytest.mark.parametrize("asked", [order(1), AskRestore(1, 0, 0)], ids=lambda asked: type(asked).__name__)
 def test_an_order_of_a_replaced_coordinator_is_refused(asked: object) -> None:
     talk = Conversation(Sync())
     talk.get(InstallTable(2, USER))
@@ -425,11 +425,12 @@ def test_an_order_of_a_replaced_coordinator_is_refused(asked: object) -> None:
         talk.get(asked)
 
 
-def test_an_order_of_another_cluster_is_refused() -> None:
+@pytest.mark.parametrize("asked", [replace(order(1), cluster=6), AskRestore(1, 6, 0)], ids=lambda asked: type(asked).__name__)
+def test_an_order_of_another_cluster_is_refused(asked: object) -> None:
     talk = Conversation(Sync())
     talk.get(InstallTable(1, USER, cluster=5))
-    with pytest.raises(StaleOrder, match="cluster"):
-        talk.get(replace(order(1), cluster=6))
+    with pytest.raises(StaleOrder, match="of cluster 5; this order is of cluster 6"):
+        talk.get(asked)
 
 
 def test_how_far_a_server_is_says_only_the_timeline_that_it_loads() -> None:

@@ -252,7 +252,7 @@ def test_a_server_that_cannot_load_says_which_file_and_serves_nobody() -> None:
     (outcome,) = servers.go_back()
     assert isinstance(outcome, CorruptFile)
     (talk,) = servers.talks
-    state = talk.get(AskRestore(1, servers.timeline))
+    state = talk.get(AskRestore(1, 0, servers.timeline))
     assert isinstance(state, RestoreState)
     assert (state.phase, state.rows) == ("failed", 0)
     assert path in state.why

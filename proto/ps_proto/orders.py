@@ -145,6 +145,7 @@ class AskCheckpoint:
     """How far is the part of checkpoint `number`?"""
 
     term: int
+    cluster: int
     number: int
 
 
@@ -153,6 +154,7 @@ class CancelCheckpoint:
     """Forget the part of checkpoint `number`, whose files count for nothing."""
 
     term: int
+    cluster: int
     number: int
 
 
@@ -247,6 +249,7 @@ class AskRestore:
     """How far has this server loaded what `timeline` begins with?"""
 
     term: int
+    cluster: int
     timeline: int
 
 

@@ -408,20 +408,24 @@ class BeginCheckpoint(_message.Message):
     def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., number: _Optional[int] = ..., root: _Optional[str] = ..., shard: _Optional[int] = ..., boundary: _Optional[int] = ..., base: _Optional[int] = ..., tracks: _Optional[bool] = ..., full: _Optional[bool] = ...) -> None: ...
 
 class AskCheckpoint(_message.Message):
-    __slots__ = ("term", "number")
+    __slots__ = ("term", "cluster", "number")
     TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     term: int
+    cluster: int
     number: int
-    def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class CancelCheckpoint(_message.Message):
-    __slots__ = ("term", "number")
+    __slots__ = ("term", "cluster", "number")
     TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     term: int
+    cluster: int
     number: int
-    def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class CheckpointState(_message.Message):
     __slots__ = ("number", "phase", "step", "slowest", "part", "why")
@@ -518,12 +522,14 @@ class RollBack(_message.Message):
     def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., timeline: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., job: _Optional[_Union[JobState, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
 
 class AskRestore(_message.Message):
-    __slots__ = ("term", "timeline")
+    __slots__ = ("term", "cluster", "timeline")
     TERM_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     term: int
+    cluster: int
     timeline: int
-    def __init__(self, term: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., cluster: _Optional[int] = ..., timeline: _Optional[int] = ...) -> None: ...
 
 class RestoreState(_message.Message):
     __slots__ = ("timeline", "phase", "rows", "why")

@@ -175,7 +175,7 @@ class Rollbacks:
     def _loaded(self, timeline: int) -> Part:
         """Wait until all servers have loaded; return the sentence of one that could not."""
         while True:
-            states: list[RestoreState] = yield AskRestore(self._numbering.term, timeline)
+            states: list[RestoreState] = yield AskRestore(self._numbering.term, self._numbering.cluster, timeline)
             for server, state in zip(sorted(self._members.servers), states, strict=True):
                 if state.phase == "failed":
                     return f"{state.why} So {server}"

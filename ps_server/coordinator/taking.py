@@ -223,8 +223,9 @@ class Taking:
 
     def _parts(self, wish: Wish, attempt: _Attempt, extra: int, begun_s: float) -> Part:
         """Return what every server has written, in the map's order; _AgainError where another attempt is needed."""
-        term, servers = self._numbering.term, attempt.shard_map.servers
-        ask = Each({server.name: AskCheckpoint(term, attempt.number) for server in servers}, ANSWER_S)
+        servers = attempt.shard_map.servers
+        question = AskCheckpoint(self._numbering.term, self._numbering.cluster, attempt.number)
+        ask = Each({server.name: question for server in servers}, ANSWER_S)
         asked: list[CheckpointState] = yield ask
         boundary = _boundary(wish, attempt, max([state.step for state in asked]), extra)
         self.instants += 1
@@ -273,7 +274,7 @@ class Taking:
     def _forget(self, root: str, number: int) -> Part:
         """Let the servers keep nothing for an attempt any more, and remove its files; what fails here, a later checkpoint makes good."""
         with suppress(ParameterServerError):
-            order = CancelCheckpoint(self._numbering.term, number)
+            order = CancelCheckpoint(self._numbering.term, self._numbering.cluster, number)
             yield Each({server.name: order for server in self._members.check_map().servers}, CANCEL_S)
         with suppress(ParameterServerError):
             yield Do(AbandonCheckpoint(root, number))

@@ -80,7 +80,7 @@ class Checkpointer:
 
     def ask(self, request: int, order: AskCheckpoint, now_s: float) -> CheckpointState:
         """Say how far the part is."""
-        self._membership.check_order(order.term)
+        self._membership.check_order(order.term, order.cluster)
         return self._state(order.number)
 
     def _state(self, number: int) -> CheckpointState:
@@ -92,7 +92,7 @@ class Checkpointer:
 
     def cancel(self, request: int, order: CancelCheckpoint, now_s: float) -> Done:
         """Forget the part; its checkpoint will not be complete."""
-        self._membership.check_order(order.term)
+        self._membership.check_order(order.term, order.cluster)
         if self._order is not None and self._order.number == order.number:
             self._end()
         return Done(self._steps.step)

@@ -168,7 +168,7 @@ class Membership:
 
     # --- the coordinator and the ranks -----------------------------------------------------------------------------------------
 
-    def check_order(self, term: int, cluster: int = 0) -> None:
+    def check_order(self, term: int, cluster: int) -> None:
         """Raise StaleOrder for an order from a coordinator that was replaced, or of another cluster; follow a newer one.
 
         `cluster`: 0 where the order does not say.

@@ -91,7 +91,7 @@ class Restorer:
 
     def ask(self, request: int, order: AskRestore, now_s: float) -> RestoreState:
         """Say how far this server has loaded."""
-        self._membership.check_order(order.term)
+        self._membership.check_order(order.term, order.cluster)
         self._membership.check_timeline(order.timeline)
         rows = sum([len(table) for table in self._catalog.tables.values()])
         return RestoreState(order.timeline, self._phase, rows, self._why)
