@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder, StorageFailed
+from ps_proto.errors import CorruptFile, InvalidRequest, StaleOrder, StorageFailed, Unreachable
 from ps_proto.methods import COORDINATOR
 from ps_proto.parts import REQUEST_BYTES_MAX
 from ps_server.coordinator.core import CoordinatorCore
@@ -100,10 +100,15 @@ class CoordinatorRole:
         self._store.commit(persist.puts, persist.deletes)
 
     async def _send(self, server: str, address: str, order: Body) -> Body:
-        """Give an order; one that is refused since the server follows another coordinator ends this one (R13)."""
+        """Give an order; one that is refused since the server follows another coordinator of this cluster ends this one (R13).
+
+        One of another cluster that listens there now is none of ours, and ours is gone: Unreachable.
+        """
         try:
             return await self._sender.send(server, address, order)
         except StaleOrder as error:
+            if error.what == "cluster":
+                raise Unreachable(server, address, 0.0, str(error)) from error
             self.loop.break_off(error)
             raise
 
