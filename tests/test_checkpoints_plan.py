@@ -19,6 +19,7 @@ from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import Stored, StoredCheckpoint, StoredCluster
 from ps_server.coordinator.taking import ANSWER_S, BOUNDARY_S, CANCEL_S, POLL_S_MAX, POLL_S_MIN
 from ps_server.events import Dropped, Tell
+from ps_server.storage.layout import NUMBER_MAX
 from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 
 ROOT = "/checkpoints"
@@ -656,6 +657,30 @@ def test_a_store_that_does_not_answer_is_told_once_and_no_server_writes_there_un
     two.run()
     fail(AbandonCheckpoint)
     assert len(two.driver.notes) == 2  # what had been well since is told again
+
+
+@pytest.mark.parametrize("greatest", [10**10 - 1, 10**10])
+def test_numbers_may_grow_beyond_ten_digits(greatest: int) -> None:
+    two = parts()
+    two.greatest = greatest
+    request = two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.run()
+    two.poll(2)
+    assert two.publish() == greatest + 1
+    assert taken(two, request).number == greatest + 1
+
+
+def test_where_no_number_is_left_a_checkpoint_says_what_lies_there() -> None:
+    two = parts()
+    two.greatest = NUMBER_MAX
+    request = two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.run()
+    assert isinstance(taken(two, request), CheckpointFailed)
+    assert "checkpoint-999999999999999999 lies there, and there is no number above it" in str(taken(two, request))
+    two.greatest = 5  # it was moved away
+    two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.run()
+    assert [order.number for order in two.begun()] == [6]
 
 
 # --- the trial at the beginning of a cluster -------------------------------------------------------------------------------------------

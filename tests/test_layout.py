@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from ps_server.storage.layout import PART_FILE, is_leftover, manifest_of, names_of, number_of, part_of, resume_of, rows_of
+from ps_server.storage.layout import NUMBER_MAX, PART_FILE, is_leftover, manifest_of, names_of, number_of, part_of, resume_of, rows_of
+from ps_server.storage.manifest import PartEntry
 
 OURS = [manifest_of(12), part_of(12, 0), names_of(12, 3), resume_of(12, 40), rows_of(12, 3, 0, 17)]
 
@@ -42,3 +43,16 @@ def test_other_peoples_files_are_not_ours(path: str) -> None:
     assert number_of(path) is None
     assert not is_leftover(path)
     assert not re.fullmatch(PART_FILE, path)
+
+
+@pytest.mark.parametrize("number", [0, 10**10 - 1, 10**10, NUMBER_MAX])
+def test_a_number_of_more_than_ten_digits_is_one_too(number: int) -> None:
+    for path in (manifest_of(number), part_of(number, 3)):
+        assert number_of(path) == number
+    assert re.fullmatch(PART_FILE, part_of(number, 3))
+    assert PartEntry(server="server-3", file=part_of(number, 3), size_bytes=1, checksum="0" * 32)
+
+
+def test_a_number_has_one_name_and_an_end() -> None:
+    for path in (f"checkpoint-{12:011d}/manifest.json", manifest_of(NUMBER_MAX + 1)):
+        assert number_of(path) is None

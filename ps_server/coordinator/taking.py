@@ -32,7 +32,7 @@ from ps_server.coordinator.ranks import Ranks
 from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import CHECKPOINT, StoredCheckpoint
 from ps_server.coordinator.tables import TableRegistry
-from ps_server.storage.layout import folder_of
+from ps_server.storage.layout import NUMBER_MAX, folder_of
 from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 from sharding.shard_map import ShardMap
 
@@ -175,6 +175,10 @@ class Taking:
         """See that numbers go on above all that lie under a root: others may have used it. And that it answers."""
         if root not in self._roots:
             found: FoundCheckpoint = yield Do(FindCheckpoint((root,)))
+            if found.number_max >= NUMBER_MAX:  # somebody made it up: counting does not come there
+                raise CheckpointFailed(
+                    root, "the coordinator", f"{folder_of(found.number_max)} lies there, and there is no number above it"
+                )
             self._numbering.pass_checkpoint(found.number_max)
             self._roots.add(root)
 

@@ -8,15 +8,18 @@
       shard-1/…
       manifest.json                        what is in the parts; the last file of all: with it the checkpoint is complete
 
-A number is never used twice, also where its checkpoint failed. Nothing but files of these names is ever removed: people keep others there.
+A number is never used twice, also where its checkpoint failed; it has ten digits, with zeros before it, or up to eighteen. Nothing
+but files of these names is ever removed: people keep others there.
 """
 
 import re
 
 _PART = r"shard-[0-9]+/(?:part\.json|names\.safetensors|resume\.safetensors|table-[0-9]+-part-[0-9]+\.safetensors)"
-_OURS = re.compile(rf"checkpoint-(?P<number>[0-9]{{10}})/(?:manifest\.json|{_PART})(?P<leftover>\.tmp-[0-9a-f]{{8}})?")
+_NUMBER = r"(?:[0-9]{10}|[1-9][0-9]{10,17})"
+_OURS = re.compile(rf"checkpoint-(?P<number>{_NUMBER})/(?:manifest\.json|{_PART})(?P<leftover>\.tmp-[0-9a-f]{{8}})?")
 
-PART_FILE = rf"^checkpoint-[0-9]{{10}}/{_PART}$"  # what a manifest or a part may name
+NUMBER_MAX = 10**18 - 1
+PART_FILE = rf"^checkpoint-{_NUMBER}/{_PART}$"  # what a manifest or a part may name
 
 
 def folder_of(number: int) -> str:
