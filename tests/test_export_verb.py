@@ -181,6 +181,16 @@ def test_an_export_has_what_a_cluster_would_load(seed: int) -> None:
             assert (records_of(read(index, out, written.name), state) if written.rows else {}) == rows[written.name]
 
 
+def test_a_checkpoint_whose_number_has_eleven_digits_is_as_any_other() -> None:
+    store, shards = DictStore(), shards_of(map_of(2))
+    set_row(shards, "user", 1, (1, 2, 3, 4))
+    save(shards, store, 10**10 - 1)
+    set_row(shards, "user", 2, (1, 2, 3, 4))
+    save(shards, store, 10**10, base=10**10 - 1)
+    index, _ = exported(store, Export(ROOT, None, OUT))
+    assert (index.checkpoint, index.tables[0].rows) == (10**10, 2)
+
+
 def test_a_table_without_rows_is_in_the_index() -> None:
     store, shards = DictStore(), shards_of(map_of(2))
     save(shards, store, 7)
