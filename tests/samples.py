@@ -119,7 +119,7 @@ REQUESTS: tuple[object, ...] = (
     CancelCheckpoint(5, 2**64 - 1, 9),
     RollBack(5, CLUSTER, 3, SHARD_MAP, SPECS, JOB, Source("/checkpoints", 9)),
     AskRestore(5, 2**64 - 1, 3),
-    StepDecided(Fence(3, timeline=2), 6, Decision(7, (0, 2), 3, FINISHED.hyperparameters)),
+    StepDecided(Fence(3, timeline=2), 6, Decision(7, (0, 2), 3, FINISHED.hyperparameters, ORDERS)),
     RegisterServer("server-0", "127.0.0.1:4001", 2.0, 2**64 - 2),
     JoinJob(1, 8, Sync(), 2**64 - 1, 4.0, True, "continue", "spare"),
     LeaveJob(1, 4),

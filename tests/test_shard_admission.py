@@ -1,13 +1,14 @@
 """A rank that comes to a job that runs, or comes back: from which step on it counts, on every server alike (R6, R8)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from conversation import Conversation, map_of, rows
-from ps_proto.errors import InvalidRequest, StaleIncarnation, StaleOrder, StaleTimeline
+from ps_proto.errors import InvalidRequest, Recovering, StaleIncarnation, StaleOrder, StaleTimeline
 from ps_proto.orders import AdmitRank, FenceRank, InstallTable, RankFenced, ResolveRank
-from ps_proto.requests import NEVER, Finish, Finished, Push, StepOrder
+from ps_proto.requests import NEVER, Decision, Fence, Finish, Finished, Push, StepDecided, StepOrder
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from rollbacks import job_of, order, restore
 from saved_parts import begin, open_part, read_part, save, work_of
@@ -131,9 +132,118 @@ def test_an_order_that_cannot_be_followed_ends_no_step(given: StepOrder, match: 
     assert talk.shard.clocks.finished[0] == NEVER
 
 
-def test_a_job_with_backup_workers_admits_nobody() -> None:
-    with pytest.raises(InvalidRequest, match="backup workers"):
-        finish(Conversation(Sync(1)), 0, 0, NEXT)
+# --- with backup workers: an order in a decision -----------------------------------------------------------------------------------
+
+PAIR = map_of(1, "server-0", "server-1")  # server-0 decides
+THIRD = replace(NEXT, rank=3)  # the next rank of a job of three
+
+
+def of_three(server: str = "server-0") -> Conversation:
+    return Conversation(Sync(1), 3, server=server, shard_map=PAIR)
+
+
+def decided(step: int, *orders: StepOrder, ranks: tuple[int, ...] = (0, 1), count: int = 2) -> StepDecided:
+    return StepDecided(Fence(1), 1, Decision(step, ranks, count, (), orders))
+
+
+def test_the_one_that_decides_puts_orders_into_its_next_decision_and_one_more_rank_is_enough_from_then_on() -> None:
+    talk = of_three()
+    finish(talk, 0, 0, THIRD)
+    assert (talk.told, talk.shard.clocks.world_size) == ([], 3)
+    finish(talk, 1, 0)
+    assert [tell.body for tell in talk.told] == [decided(0, THIRD)]
+    assert (fenced(talk, 3, 1).since, talk.shard.clocks.roster(1)) == (1, [0, 1, 2, 3])
+    for rank in (0, 1):
+        finish(talk, rank, 1)
+    assert talk.step() == 1, "of four ranks three are waited for"
+    finish(talk, 3, 1, incarnation=1)
+    assert [tell.body for tell in talk.told][-1] == decided(1, ranks=(0, 1, 3), count=3)
+    talk.shard.check_invariants()
+
+
+def test_an_order_may_come_with_a_step_that_is_over_and_holds_from_the_next_one_that_is_decided() -> None:
+    """Whoever brings it is late."""
+    talk = of_three()
+    for step in range(3):
+        for rank in (0, 1):
+            finish(talk, rank, step)
+    finish(talk, 2, 0, THIRD)
+    assert (talk.step(), talk.shard.clocks.world_size) == (3, 3)
+    for rank in (0, 1):
+        finish(talk, rank, 3, THIRD)
+    assert (talk.step(), fenced(talk, 3, 1).since) == (4, 4)
+    finish(talk, 3, 4, incarnation=1, leave=True)
+    finish(talk, 2, 1, THIRD)
+    finish(talk, 0, 4)
+    finish(talk, 1, 4)
+    assert (talk.step(), talk.shard.clocks.roster(5)) == (5, [0, 1, 2]), "it has been followed"
+
+
+def test_two_orders_go_into_one_decision_in_their_order() -> None:
+    talk = of_three()
+    fourth = StepOrder(2, "admit", 4, 1)
+    finish(talk, 0, 0, THIRD, fourth)
+    finish(talk, 1, 0, THIRD)
+    assert [tell.body for tell in talk.told] == [decided(0, THIRD, fourth)]
+    assert talk.shard.clocks.roster(1) == [0, 1, 2, 3, 4]
+
+
+def test_a_server_that_does_not_decide_follows_what_it_is_told_and_nothing_else() -> None:
+    talk = of_three("server-1")
+    finish(talk, 0, 0, THIRD)
+    finish(talk, 1, 0, replace(THIRD, rank=77))  # it may not know yet of the ranks before
+    assert fenced(talk, 0, 1).fact == Finished(0), "what nobody may follow is no part of the fact"
+    talk.get(decided(0))
+    assert (talk.step(), talk.shard.clocks.world_size) == (1, 3)
+    talk.get(decided(1, THIRD))
+    assert (talk.step(), fenced(talk, 3, 1).since) == (2, 2)
+    talk.get(decided(1, THIRD))
+    assert talk.shard.clocks.world_size == 4
+    talk.shard.check_invariants()
+
+
+def test_a_decision_of_ranks_that_one_before_it_admits_is_for_later() -> None:
+    talk = of_three("server-1")
+    later = decided(1, StepOrder(2, "admit", 4, 1), ranks=(0, 1, 3), count=3)
+    with pytest.raises(Recovering, match="it is at step 0 and knows of 3 ranks, of which step 1 is not"):
+        talk.get(later)
+    talk.get(decided(0, THIRD))
+    talk.get(later)
+    assert (talk.step(), talk.shard.clocks.roster(2)) == (2, [0, 1, 2, 3, 4])
+
+
+def test_a_decision_that_comes_before_the_one_before_it_waits_with_its_orders() -> None:
+    talk = of_three("server-1")
+    talk.get(decided(1, THIRD))
+    assert talk.shard.clocks.world_size == 3
+    talk.get(decided(0))
+    assert (talk.step(), fenced(talk, 3, 1).since) == (2, 2)
+
+
+def test_an_order_that_cannot_be_followed_is_refused_by_who_decides_and_by_who_is_told() -> None:
+    talk = of_three()
+    with pytest.raises(InvalidRequest, match="rank of an order is 4, but must be from 0 to 3"):
+        finish(talk, 0, 0, replace(THIRD, rank=4))
+    told = of_three("server-1")
+    with pytest.raises(InvalidRequest, match="rank of an order is 4, but must be from 0 to 3"):
+        told.get(decided(0, replace(THIRD, rank=4)))
+    with pytest.raises(InvalidRequest, match="kind of an order is 'move'"):
+        told.get(decided(0, replace(THIRD, kind="move")))
+    assert (talk.step(), told.step()) == (0, 0)
+
+
+def test_a_rank_that_leaves_before_it_begins_is_in_no_step() -> None:
+    talk = of_three()
+    finish(talk, 0, 0, THIRD)
+    finish(talk, 1, 0)
+    fenced(talk, 3, 1)
+    talk.get(Finish(talk.fence(3, 1, 1), None, leave=True))
+    for rank in (0, 1):
+        finish(talk, rank, 1)
+    assert (talk.step(), talk.shard.clocks.roster(1)) == (2, [0, 1, 2])
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_of_the_step_with_which_a_rank_begins_has_it() -> None:

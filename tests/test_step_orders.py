@@ -33,15 +33,13 @@ def test_orders_wait_for_their_step_and_are_done_once_by_number() -> None:
 
 def test_orders_that_cannot_be_followed_are_refused() -> None:
     orders = StepOrders()
-    orders.check((), 2, 1)
-    orders.check((admit(1, 0), admit(2, 2), admit(3, 3)), 2, 0)
+    orders.check((), 2)
+    orders.check((admit(1, 0), admit(2, 2), admit(3, 3)), 2)
     with pytest.raises(InvalidRequest, match=r"rank of an order is 3, but must be from 0 to 2, which is the next one"):
-        orders.check((admit(1, 3),), 2, 0)
+        orders.check((admit(1, 3),), 2)
     with pytest.raises(InvalidRequest, match="rank of an order is -1"):
-        orders.check((admit(1, -1),), 2, 0)
+        orders.check((admit(1, -1),), 2)
     with pytest.raises(InvalidRequest, match="kind of an order is 'move', but must be 'admit'"):
-        orders.check((StepOrder(1, "move", 0, 1),), 2, 0)
-    with pytest.raises(InvalidRequest, match="backup workers admits no rank"):
-        orders.check((admit(1, 0),), 2, 1)
+        orders.check((StepOrder(1, "move", 0, 1),), 2)
     orders.keep(4, (admit(1, 2),))
-    orders.check((admit(2, 3),), 2, 0)
+    orders.check((admit(2, 3),), 2)

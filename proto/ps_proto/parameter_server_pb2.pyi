@@ -544,16 +544,18 @@ class RestoreState(_message.Message):
     def __init__(self, timeline: _Optional[int] = ..., phase: _Optional[str] = ..., rows: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("step", "ranks", "ranks_count", "hyperparameters")
+    __slots__ = ("step", "ranks", "ranks_count", "hyperparameters", "orders")
     STEP_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     RANKS_COUNT_FIELD_NUMBER: _ClassVar[int]
     HYPERPARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
     step: int
     ranks: _containers.RepeatedScalarFieldContainer[int]
     ranks_count: int
     hyperparameters: _containers.RepeatedCompositeFieldContainer[_common_pb2.Hyperparameters]
-    def __init__(self, step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_count: _Optional[int] = ..., hyperparameters: _Optional[_Iterable[_Union[_common_pb2.Hyperparameters, _Mapping]]] = ...) -> None: ...
+    orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
+    def __init__(self, step: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., ranks_count: _Optional[int] = ..., hyperparameters: _Optional[_Iterable[_Union[_common_pb2.Hyperparameters, _Mapping]]] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ...) -> None: ...
 
 class StepDecided(_message.Message):
     __slots__ = ("fence", "job", "decision")

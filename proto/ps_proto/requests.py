@@ -282,12 +282,14 @@ class Decision:
 
     `ranks`: whose gradients, ascending. `ranks_count`: how many ranks the mean is over: more where one of them was taken anew beyond the
     step, so that it counts as finished and has no gradient in it. `hyperparameters`: those the fold uses, each table once.
+    `orders`: hold from this step's fold on, in this order (R8).
     """
 
     step: int
     ranks: tuple[int, ...]
     ranks_count: int
     hyperparameters: tuple[Hyperparameters, ...] = ()
+    orders: tuple[StepOrder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

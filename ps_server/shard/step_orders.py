@@ -1,4 +1,4 @@
-"""The coordinator's orders that ride in a rank's *finished* and hold from the fold of that step on (R8).
+"""The coordinator's orders that ride in a rank's *finished* and hold from the fold of a step on: of that one, or as is decided (R8, R9).
 
 No server can fold the step without them, so all follow them between the same two steps.
 """
@@ -21,10 +21,8 @@ class StepOrders:
         self._waiting.clear()
         self._followed.clear()
 
-    def check(self, orders: tuple[StepOrder, ...], world_size: int, backup_workers: int) -> None:
+    def check(self, orders: tuple[StepOrder, ...], world_size: int) -> None:
         """Raise InvalidRequest for orders that cannot be followed, in a job of so many ranks."""
-        if orders and backup_workers:
-            raise InvalidRequest("orders", str([order.kind for order in orders]), "none: a job with backup workers admits no rank")
         admitted = {order.rank for waiting in self._waiting.values() for order in waiting.values()}
         for order in orders:
             if order.kind != ADMIT:
@@ -35,7 +33,7 @@ class StepOrders:
                 raise InvalidRequest("rank of an order", str(order.rank), f"from 0 to {rank_max}, which is the next one")
 
     def keep(self, step: int, orders: tuple[StepOrder, ...]) -> None:
-        """Keep what came with the end of a step."""
+        """Keep what is to be done once `step` is folded."""
         if orders:
             self._waiting.setdefault(step, {}).update({order.number: order for order in orders})
 

@@ -40,7 +40,7 @@ class Steps:
         self._wishes = Wishes(catalog)
         self._orders = StepOrders()
         self._membership = membership
-        self.decider = Decider(membership, catalog, self._wishes, counters)
+        self.decider = Decider(membership, catalog, self._wishes, self._orders, counters)
         self._catalog = catalog
         self._counters = counters
 
@@ -116,7 +116,7 @@ class Steps:
                 self.facts.add_resume(rank, finished.clock, finished.resume)  # it may follow the bare fact, on the next pull (R4)
             return
         self._check_finished(rank, finished.clock)
-        self._orders.check(finished.orders, self.clocks.world_size, self.decider.backup_workers)
+        self.decider.check_orders(finished, self.clocks.world_size)
         self._wishes.check(rank, finished, may_differ=self.decider.backup_workers > 0)  # a late rank's scheduler lags
         self._take(rank, finished)
         self._fold_what_is_ready()
@@ -151,7 +151,7 @@ class Steps:
         """Keep what a rank finished; it is news."""
         if fact.clock >= self.step:
             self._wishes.keep(rank, fact)
-            self._orders.keep(fact.clock, fact.orders)
+        fact = self.decider.keep_orders(fact, self.step)
         # The rows of `step` go with what each rank said of the step before, also a rank that is ahead. Where no rows wait for a step's end,
         # they go with what it said last.
         self.facts.keep(rank, fact, since=self.step - 1 if self._catalog.has_synchronous else fact.clock)
@@ -190,7 +190,7 @@ class Steps:
             with suppress(OptimizerFailed):  # nobody asked for this turn: whoever asks for the table next is told
                 self._catalog.update(table, folded.ids, folded.rows, parameters.get(table), Origin(self.step), folded.places)
         self._wishes.drop(self.step)
-        for order in self._orders.take(self.step):
+        for order in decision.orders:
             self._admit(order.rank, self.step + 1)
         self.step += 1
         self.facts.forget_before(self.step - 1)

@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[object]]] = {  # how often, what
     "resolve": (1, st.builds(ResolveRank, st.just(1), STEPS, st.sampled_from([0, 1, 2]), st.none(), st.sampled_from([-1, 0, 1, 2]))),
 }
 RANKS = st.sampled_from([(0,), (0,), (1,), (0, 1), (), (1, 0), (0, 0), (2,), (-1,)])
-decisions = st.builds(Decision, CLOCKS, RANKS, st.sampled_from([1, 1, 2, 0, 3]), hyperparameters)
+decisions = st.builds(Decision, CLOCKS, RANKS, st.sampled_from([1, 1, 2, 0, 3]), hyperparameters, step_orders)
 KINDS["decision"] = (6, st.builds(StepDecided, fences, st.sampled_from([1, 1, 1, 0, 2]), decisions))
 NUMBERS, TIMELINES = st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([0] * 20 + [1])
 KINDS["admit"] = (2, st.builds(AdmitRank, st.just(1), st.just(0), STEPS, st.sampled_from([0, 1, 2]), st.sampled_from([0, 1, 5]), TIMELINES))

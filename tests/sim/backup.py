@@ -33,9 +33,9 @@ class NotingShard(Shard):
 
     decider_class: type[NotingDecider] = NotingDecider
 
-    def __init__(self, server: str, rows_max: int | None = None) -> None:
-        super().__init__(server, rows_max)
-        self.decider = self.decider_class(self.membership, self.catalog, self.steps._wishes, self.counters)
+    def __init__(self, server: str, rows_max: int | None = None, awaits_registration: bool = False) -> None:
+        super().__init__(server, rows_max, awaits_registration=awaits_registration)
+        self.decider = self.decider_class(self.membership, self.catalog, self.steps._wishes, self.steps._orders, self.counters)
         self.decider.folded, self.decider.rosters = [], []
         self.steps.decider = self.decider
 
