@@ -38,8 +38,11 @@ def test_one_more_worker_is_the_next_rank(mode: Mode) -> None:
             assert first.pull("item", [7]).tolist() == [[-3, -3]]
 
 
-def test_the_mean_of_a_synchronous_step_is_over_one_more_rank_from_where_it_begins() -> None:
+@pytest.mark.parametrize("backup_workers", [0, 1])
+def test_the_mean_of_a_synchronous_step_is_over_one_more_rank_from_where_it_begins(backup_workers: int) -> None:
+    """With a backup worker there is a rank that does nothing: until the other one joins, rank 0 is enough."""
     cluster = InProcess(2, lease_s=LEASE_S)
+    mode, world_size = Sync(backup_workers), 1 + backup_workers
     last = [2**31]  # the last step that rank 0 makes, once it is known
 
     def train(client: Client) -> None:
@@ -47,17 +50,21 @@ def test_the_mean_of_a_synchronous_step_is_over_one_more_rank_from_where_it_begi
             client.push("item", [7], ones(1, 2, 2.0))
             client.end_step()
 
-    with cluster.connect(0, 1, Sync(), PATIENT) as first:
+    with cluster.connect(0, world_size, mode, PATIENT) as first:
         first.create_table(ITEM)
+        idle = [cluster.connect(rank, world_size, mode, PATIENT) for rank in range(1, world_size)]
         thread, failed = in_thread(lambda: train(first))
         with joined(cluster) as other:
-            assert (other.rank, other.world_size) == (1, 2)
+            assert (other.rank, other.world_size, other.mode) == (world_size, world_size + 1, mode)
             begun = last[0] = other.clock
             assert begun > 0
             step(other, 4.0)
             thread.join()
             assert failed == [None]
             assert other.pull("item", [7]).tolist() == [[-2.0 * begun - 3.0] * 2]
+            assert [client.clock for client in idle] == [0] * backup_workers
+        for client in idle:
+            client.disconnect()
 
 
 def test_nobody_joins_a_job_that_does_not_run() -> None:

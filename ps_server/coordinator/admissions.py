@@ -5,10 +5,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ps_proto.errors import InvalidRequest, JobMismatch, ParameterServerError, Recovering, StaleIncarnation
+from ps_proto.errors import InvalidRequest, ParameterServerError, Recovering, StaleIncarnation
 from ps_proto.orders import RankFenced
 from ps_proto.requests import NEVER, Done, JoinJob, StepOrder
-from ps_proto.values import Sync
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
@@ -31,7 +30,8 @@ class Admissions:
     """The turn of JoinJob: whoever joins a job that does not count on his rank is admitted first, the others go on to `ranks`.
 
     An admission is a numbered order, stored before it is given. Where steps are folded, it rides in what one rank says of a step (R8), to
-    which RenewLease hands it; so all servers follow it after the same step, and they are asked until all have. Elsewhere it goes to every
+    which RenewLease hands it, or with backup workers in what any rank says (R9); so all servers follow it after the same step, and they are
+    asked until all have. Elsewhere it goes to every
     server by itself, with the first step. It is never taken back: a rank whose worker has died meanwhile is in the job all the same, and
     lost as any other. In which order ranks are admitted is the order of their numbers.
     """
@@ -96,8 +96,6 @@ class Admissions:
         """Let the request wait until the rank is in the job, and see that it will be."""
         self._members.check_map()
         self._ranks.check_same(job, body)
-        if isinstance(job.mode, Sync) and job.mode.backup_workers:
-            raise JobMismatch("backup_workers", str(job.mode.backup_workers), "0, so that it can join")
         incarnations, timeline = self._ranks.incarnations, self._numbering.timeline
         became, newest = incarnations.became(rank, body.nonce), incarnations.newest(rank)
         if became is not None and became < newest:

@@ -3,6 +3,7 @@
 from ps_proto.errors import ParameterServerError
 from ps_proto.orders import RankFenced
 from ps_proto.requests import Done, LeaseRenewed, RenewLease
+from ps_proto.values import Sync
 from ps_server.coordinator.admissions import Admissions
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.leases import Leases
@@ -20,8 +21,8 @@ class Liveness:
     """A job waits for a worker that is lost, or goes on without it, as its first worker said ("wait" or "continue").
 
     To go on without it is safe at any time: no server can have folded a step beyond the last one that the rank finished, since the rank is
-    in its roster; and once it is fenced, nobody can hear it finish another. Where all ranks are lost nobody would go on, so
-    nobody is removed: it may be the coordinator that was cut off.
+    in its roster, or with backup workers none of which it is a part; and once it is fenced, nobody can hear it finish another. Where all
+    ranks are lost nobody would go on, so nobody is removed: it may be the coordinator that was cut off.
     """
 
     def __init__(
@@ -65,12 +66,17 @@ class Liveness:
         elif body.rank in self._leases.lost:
             self._notices.say(f"Rank {body.rank} is heard of again.")
         self._leases.renew(body.rank)
-        orders = self._admissions.riding(job) if body.rank == self._carrier(job) else ()
+        orders = self._admissions.riding(job) if self._carries(job, body.rank) else ()
         return LeaseRenewed(orders, self._numbering.timeline)
 
-    def _carrier(self, job: Job) -> int:
-        """Return the rank that puts orders into what it says of its next step (R8): the lowest one that is heard of."""
-        return min([rank for rank in job.ranks if rank not in self._leases.lost])
+    def _carries(self, job: Job, rank: int) -> bool:
+        """Return whether a rank puts orders into what it says of its next step: the lowest one that is heard of does (R8).
+
+        With backup workers each does: nobody waits for that one, so that its step may take long to end.
+        """
+        if isinstance(job.mode, Sync) and job.mode.backup_workers:
+            return True
+        return rank == min([rank for rank in job.ranks if rank not in self._leases.lost])
 
     # --- those that are lost ---------------------------------------------------------------------------------------------
 
