@@ -49,6 +49,7 @@ class Lives:
     def __post_init__(self) -> None:
         self._ranks: dict[str, _Rank] = {}
         self._nonces = NONCE
+        self._has_ended = False
         self.sim.on_death = self._on_death
         self.sim.time.at(LOOK_S, self._look_at_timeline)
         for name in self.sim.shards:
@@ -70,8 +71,10 @@ class Lives:
         return max([shard.membership.timeline for shard in self.sim.shards.values()])
 
     def run(self) -> None:
-        """Let time pass until every worker has ended well, and every process is there and serves."""
+        """Let time pass until every worker has ended well, and every process is there and serves; who was to die later does not."""
         self.sim.run(until=self.is_over)
+        self._has_ended = True
+        self._calm_down()
 
     def is_over(self) -> bool:
         """Return whether nothing is left to come."""
@@ -79,6 +82,10 @@ class Lives:
         if self._is_dead("coordinator") or not all([rank.is_over and rank.timeline == timeline for rank in self._ranks.values()]):
             return False
         return all([shard.membership.timeline == timeline and self._serves(name) for name, shard in self.sim.shards.items()])
+
+    def are_others_at_work(self, name: str) -> bool:
+        """Return whether any other worker has yet to end well."""
+        return not all([rank.is_over for rank in self._ranks.values() if rank.name != name])
 
     def _serves(self, name: str) -> bool:
         try:
@@ -96,7 +103,7 @@ class Lives:
     def kill(self, name: str) -> None:
         """Kill a process now."""
         node = self.sim.nodes[name]
-        if node.is_dead or (name in self._ranks and node.is_done):
+        if self._has_ended or node.is_dead or (name in self._ranks and node.is_done):
             return
         if isinstance(node, CoreNode):
             node.die()
@@ -108,7 +115,7 @@ class Lives:
     def kill_within(self, name: str) -> None:
         """Kill a core in the middle of something that it does next."""
         node, rng = self.sim.nodes[name], self.sim.rng
-        if node.is_dead:
+        if self._has_ended or node.is_dead:
             return
         match rng.choice(("effects", "disk", "commit")):
             case "effects":
@@ -200,7 +207,7 @@ class Lives:
     def _watch(self, rank: _Rank) -> None:
         node = rank.node
         node.on_end = lambda: self._on_end(rank, node)
-        heart = self.sim.worker(f"{rank.name}'s heart", lambda worker: _beat(node))
+        heart = self.sim.worker(f"{rank.name}'s heart", lambda worker: beat(node))
         heart.on_end = lambda: None
 
     def _on_end(self, rank: _Rank, node: WorkerNode) -> None:
@@ -219,7 +226,7 @@ class Lives:
         self.sim.time.at(self.sim.time.now_s + LOOK_S, self._look_at_timeline)
 
 
-def _beat(node: WorkerNode) -> Script:
+def beat(node: WorkerNode) -> Script:
     """Renew a worker's lease beside what it does, as LeaseKeeper's thread does."""
     while not (node.is_done or node.is_dead):
         lease_s = node.worker.lease_s

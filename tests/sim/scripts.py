@@ -58,7 +58,7 @@ def train(
             if pause_s:
                 yield Pause(pause_s)
             for half in (0, 1):
-                yield from worker.push([_half(name, ids[name], gradients[name], half) for name in ids])
+                yield from worker.push([half_of(name, ids[name], gradients[name], half) for name in ids])
             yield from worker.end_step()
         yield from worker.leave()
 
@@ -81,7 +81,7 @@ def train_on(rank: int, world_size: int, steps: int, nonce: int, pause_s: float 
             if pause_s:
                 yield Pause(pause_s)
             for half in (0, 1):
-                yield from worker.push([_half(name, ids[name], gradients[name], half) for name in ids])
+                yield from worker.push([half_of(name, ids[name], gradients[name], half) for name in ids])
             yield from worker.end_step(state_after(step))
         yield from worker.leave()
 
@@ -99,7 +99,8 @@ def _pull_halves(worker: Worker, ids: dict[str, Ids]) -> Operation[list[Rows]]:
     return [np.concatenate(parts) for parts in zip(first, second, strict=True)]
 
 
-def _half(name: str, ids: Ids, gradients: Rows, half: int) -> tuple[str, Ids, Rows]:
+def half_of(name: str, ids: Ids, gradients: Rows, half: int) -> tuple[str, Ids, Rows]:
+    """Return the part of a step's gradients that its first push has, or its second."""
     part = halves(ids.size)[half]
     return name, ids[part], gradients[part]
 
@@ -116,7 +117,7 @@ def trained(sim: Simulation) -> dict[str, tuple[Ids, Rows]]:
         return tables
 
     node = sim.worker("observer", script)
-    sim.run()
+    sim.run(until=lambda: node.is_done)
     assert node.error is None, node.error
     result: dict[str, tuple[Ids, Rows]] = node.result
     return result
