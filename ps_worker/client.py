@@ -321,9 +321,10 @@ class Client:
     def end_step_async(self) -> Handle[None]:
         """Finish the step though its pushes are still queued: `clock` goes up at once, servers hear of it once all are acknowledged.
 
-        For jobs without synchronous tables; InvalidRequest elsewhere. The handle's result raises UnfinishedPush where a queued push is not
-        acknowledged everywhere; `retry_push` then sends it again, and tells the servers. Until the handle is done, what this worker reads
-        may lack what it has pushed.
+        For jobs without synchronous tables; InvalidRequest elsewhere. Steps may end so one behind the other: the servers hear of each by
+        itself, in their order. The handle's result raises UnfinishedPush where a queued push is not acknowledged everywhere; `retry_push`
+        then sends it again, and tells the servers of all steps that have ended. Until the handle is done, what this worker reads may lack
+        what it has pushed.
         """
         self._connection.check_open("end a step")
         if self._worker.has_synchronous_tables:

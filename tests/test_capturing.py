@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from clients import ITEM, USER, alone, each_mode, ones
-from inprocess import InProcess
+from inprocess import Fault, InProcess
 from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import InvalidRequest, ObserverCannot, Unreachable
-from ps_proto.requests import Finish, Pull
+from ps_proto.requests import Finish, Pull, Push
 from ps_proto.values import Async, BoundedStaleness, Mode, Sync
 from ps_worker.client import Client
 from ps_worker.driver import Handle
@@ -221,6 +221,50 @@ def test_a_step_that_ends_beside_its_push_is_held_back_too(mode: Mode, is_marked
             client.mark()
         ended.result(5.0)  # waiting for it marks it: nothing else might come
         assert states(cluster) == [(0, b"state 1")]
+
+
+@pytest.mark.parametrize("mode", ON_ARRIVAL, ids=str)
+def test_what_is_captured_travels_with_its_own_step_where_several_end_beside_their_pushes(mode: Mode) -> None:
+    cluster, client, script = captured(mode)
+    pushed = threading.Event()
+
+    def hold_pushes(address: str, body: Any) -> None:
+        if isinstance(body, Push):
+            assert pushed.wait(5.0)
+
+    cluster.before = hold_pushes
+    with client:
+        for number in range(5):
+            client.push_async("item", [1, 2, 3], ones(3, 2))  # marks the step before
+            client.end_step_async()
+            script.words = b"after step %d" % number
+        assert states(cluster) == []
+        pushed.set()
+        client.flush()
+        assert states(cluster) == [(number, b"after step %d" % number) for number in range(5)]
+        client.disconnect()
+    with cluster.connect(0, 1, mode, resume=True) as resumed:
+        assert (resumed.clock, resumed.resume) == (5, b"after step 4")
+        assert resumed.pull("item", [1, 2, 3]).tolist() == [[-5, -5]] * 3
+
+
+def test_what_changes_behind_the_last_of_several_steps_is_said_of_that_one() -> None:
+    cluster, client, script = captured(Async())
+    with client:
+        cluster.faults.append(Fault(Finish, "server-0:0", is_lost=True, count=1_000))
+        ended = []
+        for number in range(3):
+            ended.append(client.end_step_async())
+            script.words = b"after step %d" % number
+            client.mark()
+        for handle in ended:
+            with pytest.raises(Unreachable):
+                handle.result(5.0)
+        cluster.faults.clear()
+        cluster.calls.clear()
+        script.words = b"behind step 2"
+        client.mark_again()
+        assert states(cluster) == [(0, b"after step 0"), (1, b"after step 1"), (2, b"behind step 2")]
 
 
 def test_a_push_that_fails_beside_a_held_step_is_told_with_its_state_after_the_retry() -> None:

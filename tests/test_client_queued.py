@@ -11,7 +11,7 @@ from clients import ITEM, alone, each_mode, in_thread, ones
 from inprocess import PATIENCE, Fault, InProcess
 from naive.table import NaiveTable
 from ps_proto.errors import TableFull, UnfinishedPush, Unreachable
-from ps_proto.requests import Pull, Push
+from ps_proto.requests import Finish, Pull, Push
 from ps_proto.values import Adagrad, Async, BoundedStaleness, Mode, Sync, TableSpec
 from ps_worker.asking import Patience
 
@@ -162,3 +162,65 @@ def test_a_pull_that_waits_for_this_ranks_own_push_ends_when_that_has_failed(mon
         cluster.faults.clear()
         client.retry_push()
         assert client.pull("item", [1]).tolist() == [[-1.0, -1.0]]
+
+
+ON_ARRIVAL = [Async(), BoundedStaleness(0), BoundedStaleness(1)]
+
+
+def told(cluster: InProcess, address: str) -> list[int]:
+    """Which steps the server heard to be finished, in the order in which it heard of each first."""
+    bodies = [body for to, body in cluster.calls if to == address and isinstance(body, Pull | Finish)]
+    return list(dict.fromkeys([body.finished.clock for body in bodies if body.finished is not None]))
+
+
+@pytest.mark.parametrize("mode", ON_ARRIVAL, ids=str)
+def test_steps_that_end_without_a_wait_are_told_each_by_itself_and_in_order(mode: Mode) -> None:
+    cluster, client = alone(mode, 2, ITEM)
+    with client:
+        handles = []
+        for _ in range(20):
+            client.push_async("item", [1, 2, 3], ones(3, 2))
+            handles.append(client.end_step_async())
+        assert client.clock == 20
+        client.flush()
+        assert [handle.result() for handle in handles] == [None] * 20
+        assert client.pull("item", [1, 2, 3]).tolist() == [[-20, -20]] * 3
+        for address in ("server-0:0", "server-1:0"):
+            assert told(cluster, address) == list(range(20))
+
+
+def test_a_push_that_fails_holds_up_the_ends_of_all_steps_behind_it_until_it_is_made() -> None:
+    cluster, client = alone(Async(), 1, ITEM)
+    with client:
+        cluster.down.add("server-0:0")
+        first = client.push_async("item", [1], ones(1, 2))
+        ended = [client.end_step_async()]
+        second = client.push_async("item", [2], ones(1, 2))
+        ended.append(client.end_step_async())
+        with pytest.raises(Unreachable):
+            first.result(5.0)
+        for behind in (second, *ended):
+            with pytest.raises(UnfinishedPush, match="Push 1 of step 0"):
+                behind.result(5.0)
+        cluster.down.clear()
+        assert told(cluster, "server-0:0") == []
+        client.retry_push()
+        assert told(cluster, "server-0:0") == [0, 1]
+        client.push("item", [2], ones(1, 2))
+        client.end_step()
+        assert client.export("item")[0].tolist() == [1, 2]
+
+
+def test_a_server_that_could_not_be_told_of_a_step_is_told_of_it_before_the_next() -> None:
+    cluster, client = alone(Async(), 2, ITEM)
+    with client:
+        cluster.faults.append(Fault(Finish, "server-1:0", is_lost=True, count=1_000))
+        ended = [client.end_step_async() for _ in range(3)]
+        for handle in ended:
+            with pytest.raises(Unreachable):
+                handle.result(5.0)
+        cluster.faults.clear()
+        cluster.calls.clear()
+        client.push("item", np.arange(8), ones(8, 2))
+        client.flush()
+        assert told(cluster, "server-1:0") == [0, 1, 2]

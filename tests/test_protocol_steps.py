@@ -171,13 +171,48 @@ def test_a_step_whose_retried_push_is_refused_is_announced_by_whatever_comes_nex
     assert heard[:3] == [(server, Finished(0)) for server in NAMES]
 
 
-def test_an_end_that_a_later_one_has_overtaken_says_nothing() -> None:
+def test_an_end_that_is_run_behind_a_later_step_says_its_own_alone() -> None:
     peers = Peers(Async(), tables=ASYNC_ONLY).joined()
     first, second = peers.worker.end_step_now(), peers.worker.end_step_now()
     peers.run(first)
-    assert peers.heard() == []  # a push of step 1 may be under way: only its own end may say Finished(1)
+    assert [body.finished for _, body in peers.heard()] == [Finished(0)] * 3  # a push of step 1 may be under way
     peers.run(second)
     assert [body.finished for _, body in peers.heard()] == [Finished(1)] * 3
+
+
+def test_what_ended_before_a_request_is_said_to_all_before_it_and_only_that() -> None:
+    peers = Peers(Async(), tables=ASYNC_ONLY).joined()
+    ends = [peers.worker.end_step_now() for _ in range(2)]
+    pushed = peers.worker.push([("sparse", ids_of(1), rows_of(1.0))])
+    ends.append(peers.worker.end_step_now())
+    peers.on(Finish, *[silence] * 20, peer="server-1")
+    with pytest.raises(Unreachable):
+        peers.run(ends[0])
+    peers.hooks.clear()
+    peers.heard()
+    peers.run(peers.worker.pull([("sparse", ids_of(1))]))
+    assert peers.worker.clock == 3
+    assert {body.finished for _, body in peers.heard()} == {Finished(0)}  # what may be said by now
+    peers.run(pushed)
+    heard = [body for _, body in peers.heard()]
+    assert [body.finished for body in heard if isinstance(body, Finish)] == [Finished(1)] * 3
+    assert [body.fence.clock for body in heard if isinstance(body, Push)] == [2]
+    peers.run(ends[2])
+    assert {body.finished for _, body in peers.heard()} == {Finished(2)}
+
+
+def test_a_pull_tells_of_several_steps_that_some_server_could_not_be_told_of() -> None:
+    peers = Peers(BoundedStaleness(0), tables=ASYNC_ONLY).joined()
+    ends = [peers.worker.end_step_now() for _ in range(3)]
+    peers.on(Finish, *[silence] * 60, peer="server-1")
+    for end in ends:
+        with pytest.raises(Unreachable):
+            peers.run(end)
+    peers.hooks.clear()
+    peers.heard()
+    peers.run(peers.worker.pull([("sparse", ids_of(1))]))
+    told = [body.finished for server, body in peers.heard() if server == "server-1"]
+    assert told == [Finished(0), Finished(1), Finished(2)]  # else it would wait for its own steps
 
 
 def test_an_end_says_nothing_of_a_step_that_ends_while_it_is_looked_at() -> None:
@@ -187,7 +222,7 @@ def test_an_end_says_nothing_of_a_step_that_ends_while_it_is_looked_at() -> None
     peers.worker._steps._exclusive = another
     peers.run(first)
     assert another.fired
-    assert peers.heard() == []  # Finished(1) is for that step's own end to say
+    assert {body.finished for _, body in peers.heard()} == {Finished(0)}  # Finished(1) is for that step's own end to say
 
 
 class _EndsAnotherOnEntry:

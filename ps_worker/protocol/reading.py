@@ -64,7 +64,8 @@ class Reader:
 
     def _read_as_rank(self, asked: Mapping[str, tuple[TableIds, ...]], clock: int) -> Operation[dict[str, Any]]:
         """Ask each owner; the first pull of a step goes to every server, and on when all have answered (R4, R5)."""
-        finished = self._steps.unheard
+        yield from self._steps.announce_earlier()
+        finished = self._steps.next_unheard()
         servers = asked if finished is None else {**asked, **{name: asked.get(name, ()) for name in self._peers.servers()}}
         fence = self._view.fence(clock)
         replies = yield from self._peers.ask({name: Pull(fence, ids, finished, self._peers.wait_s) for name, ids in servers.items()})

@@ -1,9 +1,10 @@
 """A worker's steps: the names of what it writes in one, and who has yet to hear that the last one is finished (R2, R4, R6)."""
 
+from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from ps_proto.requests import Finish, Finished, Hyperparameters, StepOrder
+from ps_proto.requests import NEVER, Finish, Finished, Hyperparameters, StepOrder
 from ps_worker.asking import Operation
 from ps_worker.protocol.lateness import Lateness
 from ps_worker.protocol.peers import Peers
@@ -22,9 +23,11 @@ class Steps:
         self._lateness = Lateness(view)
         # A pull may run beside a push or another pull: each look at the step at work, with what follows from it, is one.
         self._exclusive = exclusive
-        self._finished: Finished | None = None  # of clock - 1, until every server has acknowledged it
-        # Of clock - 1, while nobody may hear of it: its pushes are under way, or its resume state is to come.
-        self._ended: Finished | None = None
+        self._finished: Finished | None = None  # the earliest step of which servers may hear and some has not
+        # Those behind it, up to clock - 1. Of the ones after `_may_tell` nobody may hear: their pushes are under way, or their resume state
+        # is to come. Each is told by itself, once every server knows of the one before: a gap is an error there.
+        self._ended: deque[Finished] = deque()
+        self._may_tell = NEVER
         self._resume = b""  # of the last step that has one
         self._orders: tuple[StepOrder, ...] = ()  # for the next step that ends
         self._last_order = -1  # the highest number of those that a step's end has taken along
@@ -76,25 +79,24 @@ class Steps:
         With synchronous tables the servers hear it with the next step's first request; otherwise at once (R4). `is_held`: nobody hears of
         it before `attach` and `announce_end`.
         """
-        self._take_ended()
+        self._let_go()
         yield from self.announce()
         wanted = self._tables.of_synchronous()
         with self._exclusive:
             was_late = self._lateness.end_step()
             finished = self._end(() if was_late else wanted, resume)
             if is_held:
-                self._ended = finished
+                self._ended.append(finished)
             else:
                 self._finished = finished
         if not is_held and not self._view.has_synchronous_tables:
             yield from self.announce()
 
-    def end_now(self) -> Finished:
+    def end_now(self) -> None:
         """Count the clock up though some of the step may be unacknowledged; `announce_end` is left to do. Not with synchronous tables."""
         with self._exclusive:
             self._lateness.end_step()
-            self._ended = self._end()
-            return self._ended
+            self._ended.append(self._end())
 
     def _end(self, hyperparameters: tuple[Hyperparameters, ...] = (), resume: bytes = b"") -> Finished:
         """Return the fact of the step that has just ended, with the orders that wait for one (R8); called with the lock."""
@@ -113,45 +115,43 @@ class Steps:
         """Take what the worker needs to go on after the step that ended last, and of which nobody has heard."""
         with self._exclusive:
             self._resume = resume
-            if self._ended is not None:
-                self._ended = replace(self._ended, resume=resume)
+            if self._ended:
+                self._ended[-1] = replace(self._ended[-1], resume=resume)
 
     def say_again(self, resume: bytes) -> Operation[None]:
         """Let all servers know what the worker needs to go on after the step before, of which they may have heard (R4)."""
+        self._let_go()
+        yield from self.announce_earlier()
         with self._exclusive:
             self._resume = resume
             known = self._finished or Finished(self._view.clock - 1)
             self._finished = replace(known, resume=resume)
         yield from self.announce(waits=False)
 
-    @property
-    def ended(self) -> Finished | None:
-        """The step before, where nobody may hear of it yet."""
-        return self._ended
-
-    def announce_end(self, ended: Finished | None = None) -> Operation[None]:
-        """Tell every server that the step of which nobody might hear yet is finished: the newest or, if it is that still, `ended`.
+    def announce_end(self, through: int) -> Operation[None]:
+        """Tell every server that the steps up to `through` are finished, of which nobody might hear yet.
 
         With synchronous tables the next step's first request does.
         """
-        if self._take_ended(ended) and not self._view.has_synchronous_tables:
+        self._let_go(through)
+        if not self._view.has_synchronous_tables:
             yield from self.announce()
 
-    def _take_ended(self, ended: Finished | None = None) -> bool:
-        """Let the servers hear of the step before, if it is `ended` where that is given; return whether they might not until now.
-
-        At once: the next step may end meanwhile, whose pushes are under way.
-        """
+    def _let_go(self, through: int | None = None) -> None:
+        """Let the servers hear of the steps up to `through`, by default of all that have ended; further ones may end meanwhile."""
         with self._exclusive:
-            if self._ended is None or ended not in (None, self._ended):
-                return False
-            self._finished, self._ended = self._ended, None
-            return True
+            self._may_tell = max(self._may_tell, self._view.clock - 1 if through is None else through)
+
+    def next_unheard(self) -> Finished | None:
+        """Return the earliest step of which servers may hear and some has not: whoever tells all of them says so by `announced`."""
+        with self._exclusive:
+            if self._finished is None and self._may_tell_next:
+                self._finished = self._ended.popleft()
+            return self._finished
 
     @property
-    def unheard(self) -> Finished | None:
-        """The step before, where some server has yet to hear of it: whoever tells all of them says so by `announced`."""
-        return self._finished
+    def _may_tell_next(self) -> bool:
+        return bool(self._ended) and self._ended[0].clock <= self._may_tell
 
     def announced(self, finished: Finished | None) -> None:
         """Note that every server has acknowledged it."""
@@ -159,28 +159,40 @@ class Steps:
             self._finished = None
 
     def announce(self, waits: bool = True) -> Operation[None]:
-        """Tell every server what it has yet to hear about the step before.
+        """Tell every server what it has yet to hear about steps that have ended, and of which it may.
 
         With synchronous tables it waits for the fold, so that a worker that never pulls stages no more than a step ahead of the others;
         `waits` False: for nobody.
         """
-        if self._finished is not None:
+        while self.next_unheard() is not None:
             waits = waits and self._view.has_synchronous_tables
             yield from self._finish(wait_s=self._peers.wait_s if waits else 0.0)
 
+    def announce_before(self, clock: int) -> Operation[None]:
+        """Do so for a request of the step `clock`, before which all is acknowledged."""
+        self._let_go(clock - 1)
+        yield from self.announce()
+
+    def announce_earlier(self) -> Operation[None]:
+        """Do so, but for the last of those steps."""
+        while self.next_unheard() is not None and self._may_tell_next:
+            yield from self._finish(wait_s=0.0)
+
     def flush(self) -> Operation[None]:
         """Wait until every finished step is folded on every server."""
-        self._take_ended()
+        self._let_go()
+        yield from self.announce_earlier()
         yield from self._finish(wait_s=self._peers.wait_s)
 
     def leave(self) -> Operation[None]:
         """Finish a step that has pushes, leave the roster after it, and wait for its fold (R6, R14)."""
-        self._take_ended()
+        self._let_go()
         if self._lateness.has_pushed:
             yield from self.end()
+        yield from self.announce_earlier()
         yield from self._finish(wait_s=self._peers.wait_s, leave=True)
 
     def _finish(self, wait_s: float, leave: bool = False) -> Operation[None]:
-        finished, clock = self._finished, self._view.clock
+        finished, clock = self.next_unheard(), self._view.clock
         yield from self._peers.under_newest_map(lambda: self._peers.ask_all(Finish(self._view.fence(clock), finished, leave, wait_s)))
         self.announced(finished)

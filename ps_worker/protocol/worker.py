@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ps_proto.requests import CheckpointTaken, ColumnLayout, Fence, Finished, GetStats, Ids, Rows
+from ps_proto.requests import CheckpointTaken, ColumnLayout, Fence, GetStats, Ids, Rows
 from ps_proto.values import Mode, Optimizer, TableSpec
 from ps_worker.asking import Operation, Patience, World
 from ps_worker.protocol.barrier_count import BarriersAsked
@@ -190,7 +190,7 @@ class Worker:
         """Send the push that was not acknowledged everywhere again, under its name, and tell the servers of a step that it held up."""
         self._view.check_not_over()
         yield from self._writer.retry()
-        yield from self._steps.announce_end()
+        yield from self._announce_end(self._view.clock - 1)
 
     # --- steps -------------------------------------------------------------------------------------------------------------------
 
@@ -212,10 +212,12 @@ class Worker:
     def end_step_now(self) -> Operation[None]:
         """Finish the step, whose clock goes up when this is called; run, it tells the servers, or raises UnfinishedPush.
 
-        Not in a job with synchronous tables. `attach_resume` may come before it is run, and `announce_end` then takes its place.
+        Several may be under way, and are run in their order. Not in a job with synchronous tables. `attach_resume` may come before it is
+        run, and `announce_end` then takes its place.
         """
         self._view.check_ranked("end a step")
-        return self._announce_end(self._steps.end_now())
+        self._steps.end_now()
+        return self.announce_end()
 
     def say_again(self, resume: bytes) -> Operation[None]:
         """Tell every server what the worker needs to go on after the step before, once more: it knows better now."""
@@ -227,16 +229,15 @@ class Worker:
         self._steps.attach(state)
 
     def announce_end(self) -> Operation[None]:
-        """Tell every server that the step before is finished, of which nobody might hear until now; or raise UnfinishedPush.
+        """Tell every server of the steps up to the one before, of which nobody might hear until now; or raise UnfinishedPush.
 
-        Of which step is settled when this is called. With synchronous tables the next step's first request does the telling.
+        Up to which step is settled when this is called. With synchronous tables the next step's first request tells of the last.
         """
-        return self._announce_end(self._steps.ended)
+        return self._announce_end(self._view.clock - 1)
 
-    def _announce_end(self, ended: Finished | None) -> Operation[None]:
+    def _announce_end(self, through: int) -> Operation[None]:
         self._writer.check_all_acknowledged()
-        if ended is not None:
-            yield from self._steps.announce_end(ended)
+        yield from self._steps.announce_end(through)
 
     def announce(self) -> Operation[None]:
         """Tell every server what it has yet to hear about the step before; wait for nobody."""

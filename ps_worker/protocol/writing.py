@@ -90,7 +90,7 @@ class Writer:
         yield from self._tables.know(named.tables)
         self._unacknowledged = named = named.encoded(self._view.tables)
         try:
-            yield from self._steps.announce()
+            yield from self._steps.announce_before(named.clock)
             shard_map = self._view.map
             # Not after NotOwner: some may have taken a part under the map before.
             replies = yield from self._peers.under_newest_map(lambda: self._write(named, may_forget=self._view.map is shard_map))
