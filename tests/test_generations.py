@@ -111,6 +111,23 @@ def test_what_nobody_knows_any_more_is_not_guessed() -> None:
     assert not barriers.is_forgotten(5)
 
 
+def test_ranks_that_all_went_back_behind_what_is_known_agree_anew() -> None:
+    """A job that meets behind each step, and whose checkpoint is older than what is kept of its barriers."""
+    barriers = Generations()
+    for generation in range(RUNS_KEPT + 5):
+        for rank in BOTH:
+            barriers.stand(rank, Stand(generation, 0, turn=generation + 1))
+        assert barriers.try_open(generation, BOTH) == 0
+    barriers.go_back()
+    for rank in BOTH:
+        barriers.stand(rank, Stand(2, None))
+    for generation in range(2, RUNS_KEPT + 5):
+        for rank in BOTH:
+            barriers.stand(rank, Stand(generation, 7 + rank, turn=generation + 1))
+            assert not barriers.is_forgotten(generation)
+        assert barriers.try_open(generation, BOTH) == 7
+
+
 def test_in_a_cluster_that_began_with_a_checkpoint_those_who_come_agree_themselves() -> None:
     barriers = Generations()
     barriers.stand(1, Stand(6, None))

@@ -75,9 +75,14 @@ class Generations:
         return None if run is None else run.minimum
 
     def is_forgotten(self, generation: int) -> bool:
-        """Return whether a barrier opened here so long ago that nobody knows what was agreed upon there."""
-        oldest = [run.generation for run in (*self._minima.runs[:1], *self._earlier.runs[:1])]
-        return generation < min(oldest, default=0)
+        """Return whether some ranks passed a barrier so long ago that nobody knows what was agreed upon there.
+
+        After a rollback all may come anew to one that opened long before it: such a one is not forgotten.
+        """
+        if self._earlier.get(generation) is not None:
+            return False
+        is_beyond = any([stand.reach >= generation and not stand.is_at(generation) for stand in self._stands.values()])
+        return generation < self._minima.forgotten_before or (is_beyond and generation < self._earlier.forgotten_before)
 
     def try_open(self, generation: int, ranks: Sequence[int]) -> int | None:
         """Open a barrier to which all ranks have come; return what is agreed upon there, None where one is missing."""

@@ -20,6 +20,11 @@ class Minima:
         """All of it, ascending, as it is stored."""
         return tuple(self._runs)
 
+    @property
+    def forgotten_before(self) -> int:
+        """The first barrier that is known still, where there may have been others before it; else 0."""
+        return self._runs[0].generation if len(self._runs) == RUNS_KEPT else 0
+
     def get(self, generation: int) -> StoredMinimum | None:
         """Return the run that a barrier is in; None where it has not opened, or long ago."""
         return next((run for run in reversed(self._runs) if run.generation <= generation < _end(run)), None)
