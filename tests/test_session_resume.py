@@ -194,6 +194,28 @@ def test_what_an_evaluation_behind_a_step_draws_changes_nothing() -> None:
     assert len(fate.died) == len(moments)
 
 
+def test_a_turn_with_two_steps_draws_for_each_its_own_numbers() -> None:
+    """The first step's state is captured where the second one pulls, but what is drawn between them is no evaluation."""
+
+    def run(turns: Callable[[Session], Iterable[int]]) -> list[float]:
+        drawn, ids = [], np.arange(3)
+        with life(InProcess(1), 1, Sync()) as session:
+            client = session.client
+            client.create_table(counting_table("rows"))
+            torch.manual_seed(0)
+            for _ in turns(session):
+                for _ in range(2):
+                    rows = client.pull("rows", ids)
+                    drawn.append(torch.rand(()).item())
+                    client.push("rows", ids, rows)
+                    client.end_step()
+        return drawn
+
+    drawn = run(lambda session: ps.prefetch([0, 1, 2], client=session.client))
+    assert drawn == run(lambda session: range(3))
+    assert len(set(drawn)) == 6
+
+
 def test_another_rank_that_lives_on_notices_nothing() -> None:
     def run(fate: Fate) -> tuple[str, dict[int, tuple[float, ...]]]:
         cluster, model = InProcess(2), Model().eval()  # which draws nothing: the generators are those of the other rank's thread

@@ -27,7 +27,8 @@ class Resumption:
         left = unpack(client.resume) if client.resume else {}
         self._rngs: dict[str, Any] = left.get("rngs", {})
         self.registry = Registry(left.get("objects", {}))
-        self._behind_step: dict[str, Any] | None = None  # the generators, where the state was captured before the loop's turn was over
+        # The client's turn and the generators, where the state was captured before the turn of the loop was over.
+        self._behind_step: tuple[int, dict[str, Any]] | None = None
         self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive, self._end_turn, self._end_loop)
         client.follow(self.replay, BarriersAsked(*left["barriers"]) if left else None)
         if client.is_resumed:
@@ -40,9 +41,12 @@ class Resumption:
             set_rng_states(self._rngs)
 
     def _end_turn(self) -> None:
-        """Set the generators back to where they were captured: a worker started again does not draw what the turn drew behind its step."""
-        if self._behind_step is not None:
-            set_rng_states(self._behind_step)
+        """Set the generators back to where they were captured: a worker started again does not draw what the turn drew behind its step.
+
+        Not where another step was made since: what was drawn for that one must not be drawn again.
+        """
+        if self._behind_step is not None and self._behind_step[0] == self._client.turn:
+            set_rng_states(self._behind_step[1])
             self._client.mark_again()  # what else has changed
         self._behind_step = None
 
@@ -56,7 +60,7 @@ class Resumption:
         """Return the state. Raises InvalidRequest that names the object which is too large, or no plain data."""
         objects, rngs = self.registry.capture(), rng_states()
         if self.replay.is_behind_step:
-            self._behind_step = rngs
+            self._behind_step = (self._client.turn, rngs)
         state = {"rngs": rngs, "replay": self.replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
         data = pack(state)
         if len(data) > RESUME_BYTES_MAX:
