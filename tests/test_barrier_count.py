@@ -1,6 +1,8 @@
 """Barriers of ranks that die anywhere and go on behind their last step, with the coordinator's and the workers' own counting."""
 
 import random
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
@@ -23,7 +25,7 @@ class Rank:
     ahead: list[int]
     behind: list[int]
     place: tuple[int, int] = (0, 0)
-    count: BarrierCount = field(default_factory=BarrierCount)
+    count: BarrierCount = field(default_factory=lambda: BarrierCount(nullcontext()))
     captured: tuple[int, BarriersAsked] = (0, BarriersAsked())
     number: int | None = None  # of the barrier that it asks for
 
@@ -60,7 +62,7 @@ class Rank:
     def die(self, barriers: Generations) -> None:
         """Be started again."""
         turn, asked = self.captured
-        self.place, self.number, self.count = (turn, 0), None, BarrierCount()
+        self.place, self.number, self.count = (turn, 0), None, BarrierCount(nullcontext())
         self.count.go_on(asked)
         barriers.forget(self.rank)
         if asked.passed or asked.skipped:
@@ -108,3 +110,31 @@ def test_ranks_meet_at_the_same_barriers_whoever_dies(seed: int) -> None:
                     barriers.forget(each.rank)  # it leaves
     assert all([rank.is_done for rank in ranks])
     assert len(set(passed.values())) == len(passed)
+
+
+class Meanwhile:
+    """Lets another thread have the count first, once."""
+
+    def __init__(self) -> None:
+        self.other: Callable[[], object] | None = None
+
+    def __enter__(self) -> None:
+        other, self.other = self.other, None
+        if other is not None:
+            other()
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_asked_first", [False, True])
+def test_one_that_is_asked_for_while_another_is_passed_has_a_number_of_its_own(is_asked_first: bool) -> None:
+    """As a barrier of the loop's body is, while the question whether all have a next batch is answered."""
+    meanwhile = Meanwhile()
+    count = BarrierCount(meanwhile)
+    count.go_on(BarriersAsked(5, 5, 0, ((5, 9),)))
+    first = count.take()
+    pair: list[Callable[[], object]] = [count.take, lambda: count.was_passed(first, first + 2)]
+    meanwhile.other, last = pair if is_asked_first else pair[::-1]
+    last()
+    assert count.asked == BarriersAsked(7, 6, 2, ())

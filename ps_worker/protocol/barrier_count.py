@@ -5,6 +5,7 @@ comes to that turn's barriers, and cannot know how many there were. It counts on
 hears with its next barrier by how much the job's number is higher than its own.
 """
 
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from ps_proto.requests import SkippedTurn
@@ -25,10 +26,14 @@ class BarriersAsked(NamedTuple):
 
 
 class BarrierCount:
-    """The count of one rank. asked: so far."""
+    """The count of one rank. asked: so far.
 
-    def __init__(self) -> None:
+    A barrier is passed in the thread of its lane, while the one that trains may ask for the next: `exclusive` keeps the two apart.
+    """
+
+    def __init__(self, exclusive: AbstractContextManager[object]) -> None:
         self.asked = BarriersAsked()
+        self._exclusive = exclusive
 
     def begin(self, next_one: int) -> None:
         """Begin behind the barriers that the job has passed."""
@@ -46,13 +51,15 @@ class BarrierCount:
 
     def take(self) -> int:
         """Return the number of the next barrier, which is asked for now."""
-        number = self.asked.next_one
-        self.asked = self.asked._replace(next_one=number + 1)
-        return number
+        with self._exclusive:
+            number = self.asked.next_one
+            self.asked = self.asked._replace(next_one=number + 1)
+            return number
 
     def give_back(self, number: int) -> None:
         """Take back one that failed, and with it those behind it."""
-        self.asked = self.asked._replace(next_one=min(self.asked.next_one, number))
+        with self._exclusive:
+            self.asked = self.asked._replace(next_one=min(self.asked.next_one, number))
 
     def generation(self, number: int) -> int:
         """Return the job's number of a barrier, as far as this rank knows."""
@@ -65,7 +72,8 @@ class BarrierCount:
 
     def was_passed(self, number: int, generation: int) -> None:
         """Note that the rank has passed a barrier, the job's number of which is `generation`."""
-        asked = self.asked
-        later = tuple([(first, turn) for first, turn in asked.skipped if first > number])
-        known = generation - number if len(later) < len(asked.skipped) else asked.known
-        self.asked = BarriersAsked(asked.next_one, max(asked.passed, number + 1), known, later)
+        with self._exclusive:
+            asked = self.asked
+            later = tuple([(first, turn) for first, turn in asked.skipped if first > number])
+            known = generation - number if len(later) < len(asked.skipped) else asked.known
+            self.asked = BarriersAsked(asked.next_one, max(asked.passed, number + 1), known, later)

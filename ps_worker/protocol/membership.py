@@ -1,5 +1,7 @@
 """A worker's place in the job: joining, meeting the other ranks, having it saved, leaving. The coordinator alone answers all of it."""
 
+from contextlib import AbstractContextManager
+
 from ps_proto.requests import (
     Barrier,
     CheckpointTaken,
@@ -23,10 +25,10 @@ RENEWAL_TIMEOUT_S_MIN = 1.0
 class Membership:
     """Gives the view its first content."""
 
-    def __init__(self, view: View, peers: Peers) -> None:
+    def __init__(self, view: View, peers: Peers, exclusive: AbstractContextManager[object]) -> None:
         self._view = view
         self._peers = peers
-        self._count = BarrierCount()
+        self._count = BarrierCount(exclusive)
 
     def observe(self) -> Operation[None]:
         """Learn the cluster, once its servers are there."""

@@ -28,7 +28,7 @@ class Worker:
     def __init__(self, coordinator: str, world: World, patience: Patience | None = None, list_ids_min: int = IDS_MIN) -> None:
         self._view = View()
         self._peers = Peers(coordinator, self._view, world, patience or Patience())
-        self._membership = Membership(self._view, self._peers)
+        self._membership = Membership(self._view, self._peers, world.exclusive)
         self._tables = Tables(self._view, self._peers)
         self._steps = Steps(self._view, self._peers, self._tables, world.exclusive)
         self._key_lists = KeyLists(world.exclusive, list_ids_min)
