@@ -168,19 +168,20 @@ class CountedGenerations(Generations):
         return super().missing(generation, ranks)
 
 
-def full_barrier(count: int) -> tuple[Driver, CountedGenerations, list[int]]:
-    """Return a job of so many ranks that all stand at barrier 0 but for the last, and their requests."""
+def full_barrier(count: int, skipped: tuple[SkippedTurn, ...] = ()) -> tuple[Driver, CountedGenerations, list[int]]:
+    """Return a job of so many ranks that all stand at barrier 0 but for the last, and their requests; each has skipped these turns."""
     driver = driven()
     for rank in range(count):
         join(driver, rank, count)
     assert driver.core.job is not None
     counted = driver.core.job.barriers = CountedGenerations()
-    return driver, counted, [driver.ask(Barrier(rank, 1, 0, 1000.0)) for rank in range(count - 1)]
+    return driver, counted, [driver.ask(Barrier(rank, 1, 0, 1000.0, skipped=skipped)) for rank in range(count - 1)]
 
 
-def test_a_turn_looks_at_all_ranks_once_however_many_wait_at_a_barrier() -> None:
+@pytest.mark.parametrize("skipped", [(), (SkippedTurn(0, 7),)], ids=["each came by itself", "each was started again behind a step"])
+def test_a_turn_looks_at_all_ranks_once_however_many_wait_at_a_barrier(skipped: tuple[SkippedTurn, ...]) -> None:
     count = 40
-    driver, counted, asked = full_barrier(count)
+    driver, counted, asked = full_barrier(count, skipped)
     assert counted.looks == count - 1
     for rank in range(10):
         driver.ask(RenewLease(rank, 1, 0))
@@ -214,7 +215,7 @@ def test_those_who_wait_at_a_barrier_pass_it_once_the_last_rank_says_that_it_is_
     assert [driver.outcomes[request] for request in asked] == [BarrierPassed()] * 2
 
 
-def test_one_that_skipped_a_turn_is_looked_at_by_itself() -> None:
+def test_one_that_skipped_a_turn_is_looked_at_by_the_number_that_the_job_has_by_now() -> None:
     """Its number is not yet the job's: another that says the same one may stand at another barrier."""
     driver = driven()
     for rank in range(3):

@@ -1,6 +1,6 @@
 """Barriers by their numbers: when one opens, what those agree upon who are there, and what holds after a rollback."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 
 import pytest
 
@@ -196,6 +196,26 @@ def test_it_is_waited_for_in_every_other_turn(behind: Generations) -> None:
     assert behind.missing(3, BOTH) == [0]
     behind.forget(1)
     assert ask(behind, 1, 3, 30, TURN - 1) is None
+
+
+class CountedStand(Stand):
+    """Counts how often anybody asks how far one reaches that skips."""
+
+    looks = 0
+
+    def settle(self, turns_of: Callable[[int], Set[int]]) -> bool:
+        CountedStand.looks += 1
+        return super().settle(turns_of)
+
+
+def test_each_of_many_that_skip_the_same_turn_is_looked_at_as_it_comes_and_not_at_each_that_comes() -> None:
+    """After a rollback all ranks may go on behind a turn."""
+    barriers, CountedStand.looks = Generations(), 0
+    for value in (None, 5):
+        for rank in range(100):
+            barriers.stand(rank, CountedStand(3, value, skipped=SKIPPED))
+    assert CountedStand.looks == 200
+    assert barriers.try_open(3, range(100)) == 5
 
 
 def test_two_that_skip_the_same_turn_meet_behind_what_a_third_asks_for_in_it(behind: Generations) -> None:

@@ -43,6 +43,8 @@ class Barriers:
             missing = job.barriers.missing(generation, job.still_in)
             return BarrierTimeout(generation, ", ".join(map(str, missing)), after_s)
 
-        alike = None if body.skipped else (job.number, body.generation)  # who skipped some may be at another one than it says
+        def alike() -> tuple[int, int]:  # which the job's number is may become known while a rank that skipped some waits
+            return job.number, job.barriers.number(body.rank, body.generation)
+
         self._waiting.add(request, body.wait_s, now_s, attempt, give_up, alike)
         return None

@@ -1,6 +1,7 @@
 """The barriers of a job, by their numbers: who stands where, and what was agreed upon."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 
 from ps_server.coordinator.minima import Minima
 from ps_server.coordinator.stand import Stand
@@ -52,7 +53,10 @@ class Generations:
         """Let the rank stand there; a message about an earlier place is late."""
         if rank not in self._stands or stand.is_behind(self._stands[rank]):
             self._stands[rank] = stand
-            self._settle()
+            if stand.turn:
+                self._settle()
+            elif stand.skipped:  # it tells nobody anything: after a rollback, this is what all ranks begin with
+                self._settle_one(stand)
 
     def forget(self, rank: int) -> None:
         """Let the rank stand nowhere: it is another worker's now, or has left. A barrier that it alone had asked for is not there yet."""
@@ -91,7 +95,7 @@ class Generations:
         values = [stand.value for rank in ranks if (stand := self._stands[rank]).value is not None and stand.is_at(generation)]
         before = self._earlier.get(generation)
         agreed = min(values, default=0) if len(values) == len(ranks) or before is None else before.minimum
-        self._minima.put(StoredMinimum(generation, agreed, turns=tuple(sorted(self._turns(generation)))))
+        self._minima.put(StoredMinimum(generation, agreed, turns=tuple(sorted(self._turns(generation, self._standing())))))
         self.next = max(self.next, generation + 1)
         return agreed
 
@@ -101,14 +105,27 @@ class Generations:
             self._earlier.put(run)
         self._minima, self._stands, self.next = Minima(), {}, 0
 
-    def _turns(self, generation: int) -> set[int]:
+    def _standing(self) -> dict[int, set[int]]:
+        """Return in which turns of their loops ranks ask for barriers at which they stand, by the barriers' numbers."""
+        standing: dict[int, set[int]] = {}
+        for stand in self._stands.values():
+            if stand.turn:
+                standing.setdefault(stand.number(stand.generation), set()).add(stand.turn)
+        return standing
+
+    def _turns(self, generation: int, standing: Mapping[int, set[int]]) -> set[int]:
         """Return in which turns of their loops ranks asked for a barrier, as far as is known."""
         known = [run.turns for run in (self._minima.get(generation), self._earlier.get(generation)) if run is not None]
-        standing = [stand.turn for stand in self._stands.values() if stand.turn and stand.is_at(generation)]
-        return {*standing, *[turn for turns in known for turn in turns]}
+        return standing.get(generation, set()).union(*known)
 
     def _settle(self) -> None:
         """Find out how far those that skip reach by now; where one is may tell how far another reaches."""
         skipping = [stand for stand in self._stands.values() if stand.skipped]
-        while any([stand.settle(self._turns) for stand in skipping]):
-            pass
+        is_news = bool(skipping)
+        while is_news:
+            turns_of = cache(partial(self._turns, standing=self._standing()))
+            is_news = any([stand.settle(turns_of) for stand in skipping])
+
+    def _settle_one(self, stand: Stand) -> None:
+        """Do so for one that stands in no turn."""
+        stand.settle(partial(self._turns, standing=self._standing()))

@@ -13,7 +13,7 @@ class _Waiting:
     give_up: Callable[[float], ParameterServerError]
     since_s: float
     deadline_s: float
-    alike: Hashable  # what it waits for, with others; None: nobody waits for the same
+    alike: Callable[[], Hashable]  # returns what it waits for, maybe with others; None: nobody waits for the same
 
 
 class WaitingRoom:
@@ -32,11 +32,11 @@ class WaitingRoom:
         now_s: float,
         attempt: Callable[[], Body | None],
         give_up: Callable[[float], ParameterServerError],
-        alike: Hashable = None,
+        alike: Callable[[], Hashable] = lambda: None,
     ) -> None:
         """Let a request wait: `attempt` answers it or returns None to wait on; `give_up(after_s)` is the error at its deadline.
 
-        `alike`: where one with the same waits on, this does too. An error may be its own: see `wake`.
+        `alike`: asked at each look; where one that says the same waits on, this does too. An error may be its own: see `wake`.
         """
         self._waiting[request] = _Waiting(attempt, give_up, now_s, now_s + wait_s, alike)
 
@@ -56,7 +56,8 @@ class WaitingRoom:
         waits_on: set[Hashable] = set()
         for request, waiting in list(self._waiting.items()):
             try:
-                is_looked_at = everyone or waiting.alike is None or waiting.alike not in waits_on
+                alike = waiting.alike()
+                is_looked_at = everyone or alike is None or alike not in waits_on
                 reply = waiting.attempt() if is_looked_at else None
                 if reply is None and now_s >= waiting.deadline_s:
                     raise waiting.give_up(now_s - waiting.since_s)
@@ -64,7 +65,7 @@ class WaitingRoom:
                 effects.append(Refuse(request, error))
             else:
                 if reply is None:
-                    waits_on.add(waiting.alike)
+                    waits_on.add(alike)
                     continue
                 effects.append(Reply(request, reply))
             del self._waiting[request]
