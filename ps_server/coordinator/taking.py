@@ -162,7 +162,7 @@ class Taking:
         try:
             parts = yield from self._parts(Wish(root), attempt, 0, begun_s)
             yield Do(CheckParts(root, TRIAL, tuple(parts)))
-        except (CheckpointFailed, StorageFailed) as error:
+        except ParameterServerError as error:
             failed = _failed(root, error)
         yield from self._forget(root, TRIAL)
         if failed is None:
