@@ -577,6 +577,26 @@ def test_a_job_that_ends_while_one_is_written_by_time_leaves_another() -> None:
     assert two.publish() == first + 1
 
 
+def test_one_that_fails_after_the_job_has_ended_takes_nothing_from_the_last_one() -> None:
+    two = parts(Schedule(ROOT, every_s=60.0))
+    joined = join(two.driver, 0, world_size=1, nonce=5)
+    two.driver.tick(60.0)
+    two.run()
+    leave(two.driver, joined, 0)
+    two.run()
+    two.poll()
+    two.end(PublishCheckpoint, StorageFailed(ROOT, "no space left on device"))
+    two.end(AbandonCheckpoint, None)
+    two.poll()
+    last = two.publish()
+    end = two.driver.get(GetCluster()).end
+    assert end is not None
+    assert end.number == last
+    two.driver.tick(AGAIN_S)
+    two.run()
+    assert two.begun()[-1].number == last, "nothing has changed since"
+
+
 def test_who_asks_while_the_last_one_of_a_job_is_taken_gets_that() -> None:
     two = parts()
     joined = join(two.driver, 0, world_size=1, nonce=5)
@@ -738,6 +758,22 @@ def test_a_server_whose_part_the_coordinator_does_not_find_is_named_at_once() ->
     assert two.driver.notes == [
         f"Checkpoints to {ROOT} will fail, as a trial has shown: of server-0 it is said that what it wrote is elsewhere."
     ]
+
+
+def test_a_server_that_does_not_answer_to_the_trial_is_named_and_keeps_no_part_of_it() -> None:
+    two = Parts(Driver(CoordinatorCore(TRIES)), is_slow=True)
+    register(two.driver, 0)
+    register(two.driver, 1)
+    two.run()
+    two.silent.add("server-1")
+    two.poll()
+    two.driver.tick(ANSWER_S)
+    two.silent.clear()
+    two.run()
+    assert two.orders == {}  # cancelled
+    two.end(AbandonCheckpoint, None)
+    why = f"it did not answer for {ANSWER_S:.1f} s (no answer to the coordinator)"
+    assert two.driver.notes == [f"Checkpoints to {ROOT} will fail, as a trial has shown: of server-1 it is said that {why}."]
 
 
 def test_a_trial_keeps_nobody_from_joining() -> None:

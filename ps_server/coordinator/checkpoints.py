@@ -119,7 +119,8 @@ class Checkpoints:
             taken = yield from self._taking.plan(wish)
         except ParameterServerError:
             self._not_before_s = (yield Now()) + AGAIN_S
-            self._ended_job = 0
+            if key == _End(self._ended_job):
+                self._ended_job = 0
             raise
         assert isinstance(taken, CheckpointTaken)
         if key == _End(self._ended_job):
