@@ -55,9 +55,9 @@ class LoadPart:
 
 @dataclass(frozen=True, slots=True)
 class PublishCheckpoint:
-    """Make the parts a complete checkpoint, if they are of one instant; then keep the last `keep` ones under `root`.
+    """Make the parts a complete checkpoint, if they are of one instant; then keep the last `keep` ones of its lineage under `root`.
 
-    `base`: the checkpoint on which increments among the parts stand. `cluster`: the id of the cluster.
+    `base`: the checkpoint on which increments among the parts stand. `cluster`: the id of the cluster. `lineage`: as in FindCheckpoint.
     """
 
     root: str
@@ -69,6 +69,7 @@ class PublishCheckpoint:
     tables: tuple[TableSpec, ...]
     job: JobState | None
     keep: int
+    lineage: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

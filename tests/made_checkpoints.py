@@ -119,9 +119,10 @@ def write_part(
 
 
 def task_of(number: int, parts: Iterable[PartWritten], *, base: int | None = None, keep: int = 0, shard_map: ShardMap | None = None,
-            job: JobState | None = JOB, tables: tuple[TableSpec, ...] = (TABLE,)) -> PublishCheckpoint:  # fmt: skip
+            job: JobState | None = JOB, tables: tuple[TableSpec, ...] = (TABLE,),
+            lineage: tuple[tuple[int, int, int], ...] = ()) -> PublishCheckpoint:  # fmt: skip
     """Return the task that completes a checkpoint of two servers."""
-    return PublishCheckpoint(ROOT, number, base, 0xC0FFEE, tuple(parts), shard_map or map_of(), tables, job, keep)
+    return PublishCheckpoint(ROOT, number, base, 0xC0FFEE, tuple(parts), shard_map or map_of(), tables, job, keep, lineage)
 
 
 def make_checkpoint(store: Store, number: int, *, base: int | None = None, keep: int = 0, **of_parts: int) -> Published:

@@ -146,7 +146,9 @@ def test_a_checkpoint_is_taken_at_a_step_that_no_server_has_passed() -> None:
     three.poll()
     task = three.task()
     assert [part.server for part in task.parts] == ["server-0", "server-1"]
-    assert task == PublishCheckpoint(ROOT, 1, None, 7, task.parts, task.shard_map, (SPEC,), JobState(1, 1, SYNC, 0, 0, ()), 3)
+    assert task == PublishCheckpoint(
+        ROOT, 1, None, 7, task.parts, task.shard_map, (SPEC,), JobState(1, 1, SYNC, 0, 0, ()), 3, ((7, 0, 2**63 - 1),)
+    )
     assert taken(three, request) is None  # it is no checkpoint before its manifest
     three.publish()
     reply = taken(three, request)

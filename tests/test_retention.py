@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dict_store import DictStore
-from made_checkpoints import ROOT, make_checkpoint, run_on, write_part
+from made_checkpoints import ROOT, make_checkpoint, run_on, task_of, write_part
 from ps_server.storage.finding import find
 from ps_server.storage.layout import folder_of, manifest_of, number_of, part_of, rows_of
+from ps_server.storage.publishing import publish
 from ps_server.storage.retention import retire
 from ps_server.tasks import FindCheckpoint
 
@@ -84,6 +85,26 @@ def test_one_whose_manifest_is_damaged_is_not_counted() -> None:
     make_checkpoint(store, 4)
     run_on(store, retire(ROOT, 1))
     assert numbers_in(store) == [4]
+
+
+def test_one_that_its_cluster_could_not_go_back_to_is_not_counted() -> None:
+    """3 and 4 were passed over, since a server could not load them; what came then stands on 2."""
+    store = store_of((1, None), (2, None), (3, 2), (4, 3))
+    make_checkpoint(store, 5, base=2, timeline=1)
+    own = (0xC0FFEE, 0, 2**63 - 1)
+    lineage = (own, (0xC0FFEE, 1, 2))
+    assert run_on(store, retire(ROOT, 2, lineage)) == 1
+    assert loadable_in(store) == [2, 3, 4, 5]  # what lies between is left to those that come
+    make_checkpoint(store, 6, timeline=1)
+    run_on(store, publish(task_of(7, [write_part(store, 7, shard, timeline=1) for shard in range(2)], keep=2, lineage=lineage)))
+    assert loadable_in(store) == [6, 7]
+
+
+def test_those_of_another_cluster_are_not_counted() -> None:
+    store = store_of((1, None), (2, None), (3, None))
+    assert run_on(store, retire(ROOT, 1, ((7, 0, 2**63 - 1), (0xC0FFEE, 2**63 - 1, 2)))) == 1
+    assert loadable_in(store) == [2, 3]
+    assert run_on(store, retire(ROOT, 1, ((7, 0, 2**63 - 1),))) == 0, "it has none of its own"
 
 
 def test_nothing_goes_where_a_newer_version_wrote_one() -> None:

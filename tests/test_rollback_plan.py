@@ -23,6 +23,7 @@ from ps_proto.orders import (
     FenceRank,
     InstallMap,
     JobState,
+    PartWritten,
     ProcessNamed,
     RankState,
     ResolveRank,
@@ -522,6 +523,22 @@ def test_the_next_checkpoint_stands_on_what_was_loaded_or_ends_a_long_row_of_inc
     assert isinstance(begun, BeginCheckpoint)
     assert (begun.number, begun.base, begun.tracks, begun.full) == (16, 12, True, full)
     two.driver.tick(POLL_S_MAX)
+
+
+def test_what_lies_beyond_counts_as_none_of_those_that_are_kept() -> None:
+    two = fleet()
+    two.restart(1)
+    two.find(found(11))
+    two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.driver.end(two.driver.at_work[0], replace(NOTHING, number_max=12))
+    for tell in list(two.driver.told):
+        two.driver.answer(tell, CheckpointState(13, "none", 8, 0))
+    for tell in list(two.driver.told):
+        part = PartWritten(tell.server, f"{tell.server}.json", 1, "0" * 32, 8, 1, 2, 5, 320, 0.25)
+        two.driver.answer(tell, CheckpointState(13, "written", 8, 0, part))
+    (work,) = two.driver.at_work
+    assert isinstance(work.task, PublishCheckpoint)
+    assert work.task.lineage == ((OWN, 0, 2**63 - 1), (OWN, 1, 11))
 
 
 # --- what cannot be loaded -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ps_server.coordinator.core_settings import CoreSettings
 from ps_server.coordinator.job import Job
 from ps_server.coordinator.journal import Journal
 from ps_server.coordinator.leases import Leases
+from ps_server.coordinator.lineage import Lineage
 from ps_server.coordinator.liveness import Liveness
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
@@ -61,12 +62,15 @@ class CoordinatorCore:
         )
         self.liveness = Liveness(leases, self.ranks, self._admissions, self._plans, self._numbering, orders, self.notices)
         self._has_begun = stored is None
+        before, origin = (stored.rollback, stored.origin) if stored is not None else (None, None)
+        lineage = Lineage(self._numbering.cluster, before.branches if before is not None else (), origin)
         self._taking = Taking(
             settings.schedule,
             self._numbering,
             self.members,
             self._tables,
             self.ranks,
+            lineage,
             self._journal,
             self.notices,
             stored.checkpoint if stored is not None else None,
@@ -80,6 +84,7 @@ class CoordinatorCore:
             self._tables,
             self.ranks,
             self._taking,
+            lineage,
             self._plans,
             self._checkpoint_plans,
             self._journal,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ps_server.coordinator.stored import StoredBranch
+from ps_server.coordinator.stored import StoredBranch, StoredOrigin
 
 BRANCHES_KEPT = 64  # those before are counted more strictly: what is lost with that was written many rollbacks ago
 NUMBER_MAX = 2**63 - 1
@@ -12,11 +12,14 @@ class Lineage:
     """The timelines of a cluster: each began with a checkpoint, and what those before it had written above that is of no time any more.
 
     Such a checkpoint may still become complete: a store may carry a write out that it was sent by a coordinator which has died since.
+    Of the cluster in whose checkpoint this one has its `origin` that one counts, and what came before it.
     """
 
-    def __init__(self, stored: Sequence[StoredBranch] = ()) -> None:
+    def __init__(self, cluster: int, stored: Sequence[StoredBranch] = (), origin: StoredOrigin | None = None) -> None:
         # Invariant: timelines and numbers ascend, since one that began lower leaves nothing to those before it.
         self._branches = list(stored)
+        self._cluster = cluster
+        self._origin = origin
 
     def stored(self) -> tuple[StoredBranch, ...]:
         """Return what is to be stored of it."""
@@ -29,6 +32,12 @@ class Lineage:
             first, second, *others = self._branches
             self._branches = [StoredBranch(second.timeline, first.number), *others]
 
-    def of(self, cluster: int) -> list[tuple[int, int, int]]:
-        """Return it as FindCheckpoint takes it, of the cluster with this id."""
-        return [(cluster, 0, NUMBER_MAX), *[(cluster, branch.timeline, branch.number) for branch in self._branches]]
+    def begin_with(self, origin: StoredOrigin) -> None:
+        """Let the cluster have begun with a checkpoint of another."""
+        self._origin = origin
+
+    def told(self) -> tuple[tuple[int, int, int], ...]:
+        """Return it as FindCheckpoint takes it."""
+        own = [(self._cluster, 0, NUMBER_MAX), *[(self._cluster, branch.timeline, branch.number) for branch in self._branches]]
+        before = [(self._origin.cluster, NUMBER_MAX, self._origin.source.number)] if self._origin is not None else []
+        return (*own, *before)

@@ -19,7 +19,7 @@ from ps_proto.orders import AskRestore, RestoreState, RollBack, Source
 from ps_proto.requests import Done
 from ps_server.coordinator.core_settings import Restore
 from ps_server.coordinator.journal import Journal
-from ps_server.coordinator.lineage import NUMBER_MAX, Lineage
+from ps_server.coordinator.lineage import Lineage
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
@@ -50,6 +50,7 @@ class Rollbacks:
         tables: TableRegistry,
         ranks: Ranks,
         taking: Taking,
+        lineage: Lineage,
         plans: Plans,
         checkpoint_plans: Plans,
         journal: Journal,
@@ -66,7 +67,7 @@ class Rollbacks:
         self._restore = restore if self._origin is None else None
         before = stored.rollback if stored is not None else None
         self._is_pending = before is not None and before.is_pending
-        self._lineage = Lineage(before.branches if before is not None else ())
+        self._lineage = lineage
         self._numbering = numbering
         self._members = members
         self._tables = tables
@@ -151,10 +152,7 @@ class Rollbacks:
         roots = self._roots()
         if not roots:
             return FoundCheckpoint(None, 0, (), None, ())
-        lineage = self._lineage.of(self._numbering.cluster)
-        if self._origin is not None:
-            lineage.append((self._origin.cluster, NUMBER_MAX, self._origin.source.number))
-        return (yield Do(FindCheckpoint(roots, None, bad, tuple(lineage))))
+        return (yield Do(FindCheckpoint(roots, None, bad, self._lineage.told())))
 
     def _roots(self) -> tuple[str, ...]:
         """Return where the last checkpoint may lie."""
@@ -187,6 +185,7 @@ class Rollbacks:
         if self._restore is not None:
             assert found.source is not None, "it began with it"
             self._origin = StoredOrigin(found.source, found.cluster, str(self._restore))
+            self._lineage.begin_with(self._origin)
             self._journal.put(ORIGIN, self._origin)
             self._restore = self._members.on_complete = None
         self._taking.begin_from(found.source, found.job.step if found.job is not None else 0, found.increments)

@@ -24,6 +24,7 @@ from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, Ch
 from ps_proto.requests import OBSERVER, CheckpointTaken, Done
 from ps_proto.values import Sync
 from ps_server.coordinator.journal import Journal
+from ps_server.coordinator.lineage import Lineage
 from ps_server.coordinator.members import Members
 from ps_server.coordinator.notices import Notices
 from ps_server.coordinator.numbering import Numbering
@@ -94,6 +95,7 @@ class Taking:
         members: Members,
         tables: TableRegistry,
         ranks: Ranks,
+        lineage: Lineage,
         journal: Journal,
         notices: Notices,
         last: StoredCheckpoint | None = None,
@@ -106,6 +108,7 @@ class Taking:
         self._members = members
         self._tables = tables
         self._ranks = ranks
+        self._lineage = lineage
         self._journal = journal
         self._notices = notices
         self._base: int | None = None  # the last complete one under the schedule's root, while this coordinator knows of it
@@ -272,7 +275,16 @@ class Taking:
         keep = self._schedule.keep if root == self._schedule.root else 0
         tables = tuple([spec for _, spec in sorted(self._tables.specs.items())])
         return PublishCheckpoint(
-            root, attempt.number, attempt.base, self._numbering.cluster, tuple(parts), attempt.shard_map, tables, attempt.job, keep
+            root,
+            attempt.number,
+            attempt.base,
+            self._numbering.cluster,
+            tuple(parts),
+            attempt.shard_map,
+            tables,
+            attempt.job,
+            keep,
+            self._lineage.told(),
         )
 
     def _forget(self, root: str, number: int) -> Part:

@@ -12,6 +12,7 @@ from ps_proto.orders import JobState, RankState, Source
 from ps_proto.requests import Finished
 from ps_proto.values import mode_from_wire
 from ps_server.storage.layout import manifest_of, number_of
+from ps_server.storage.lineage import is_of
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.program import List, Program
 from ps_server.storage.reading import read_manifest, read_part
@@ -37,8 +38,7 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         except (CorruptFile, InvalidRequest) as error:
             passed_over.append(f"Checkpoint {number} of {root} was passed over. {error}")
             continue
-        cluster = int(manifest.cluster, 16)
-        if task.lineage and not _counts(task, cluster, manifest):
+        if not is_of(task.lineage, manifest):
             continue  # somebody else's, or of a time that is gone
         tables = tuple([table.spec() for table in manifest.tables])
         return FoundCheckpoint(
@@ -48,7 +48,7 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
             job_of(manifest),
             tuple(passed_over),
             number_max,
-            cluster,
+            int(manifest.cluster, 16),
             increments=len(manifest.layers) - 1,
             admitted={rank.rank: rank.since for rank in manifest.ranks if rank.since is not None},
         )
@@ -57,12 +57,6 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
         there = f"; there are {', '.join(map(str, complete))}" if complete else ""
         passed_over.append(f"There is none of number {task.number}{there}.")
     return FoundCheckpoint(None, 0, (), None, tuple(passed_over), number_max)
-
-
-def _counts(task: FindCheckpoint, cluster: int, manifest: Manifest) -> bool:
-    """Return whether a checkpoint is of the lineage."""
-    own = [(timeline, last) for each, timeline, last in task.lineage if each == cluster]
-    return bool(own) and all([manifest.number <= last for timeline, last in own if manifest.timeline < timeline])
 
 
 def no_checkpoint(path: str, found: FoundCheckpoint) -> NoCheckpoint:

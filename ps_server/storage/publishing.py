@@ -29,7 +29,7 @@ def publish(task: PublishCheckpoint) -> Program[Published]:
     removed = 0
     if task.keep:  # 0: all stay
         try:
-            removed = yield from retire(task.root, task.keep)
+            removed = yield from retire(task.root, task.keep, task.lineage)
         except StorageFailed:
             removed = 0  # this checkpoint is complete all the same, and the next one tries again
     return Published(task.number, manifest.step, manifest.rows, manifest.size_bytes, manifest.stall_s, removed)

@@ -5,17 +5,19 @@ are kept. Its manifest goes first, so that nobody finds a checkpoint of which fi
 leaves files without a manifest, which the next one takes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ps_proto.errors import CorruptFile, InvalidRequest
 from ps_server.storage.layout import is_leftover, manifest_of, number_of
+from ps_server.storage.lineage import is_of
 from ps_server.storage.program import Delete, List, Program
 from ps_server.storage.reading import read_manifest
 
 
-def retire(root: str, keep: int) -> Program[int]:
+def retire(root: str, keep: int, lineage: Sequence[tuple[int, int, int]] = ()) -> Program[int]:
     """Keep the last `keep` complete checkpoints below a root and what they need; return how many others were removed.
 
+    Only those of the lineage are counted, as FindCheckpoint has it: its cluster could go back to no other. What lies between them stays.
     What is numbered above the last complete one stays: it may be under way. So does all of it where no checkpoint is complete, or where one
     that would be counted was written by a newer version, whose needs nobody here knows.
     """
@@ -37,7 +39,7 @@ def retire(root: str, keep: int) -> Program[int]:
             return 0
         last = number if last is None else last
         needed |= manifest.layer_numbers()
-        counted += 1
+        counted += is_of(lineage, manifest)
     if last is None:
         return 0
     dropped = set(files.values()) - needed - {number for number in files.values() if number > last}
