@@ -34,6 +34,17 @@ def test_a_barrier_opens_once_all_are_there_and_says_the_same_to_whoever_asks_ag
     assert barriers.try_open(1, BOTH) == 3
 
 
+def test_one_that_gave_up_and_comes_again_brings_what_it_brings_then() -> None:
+    """Rank 1 gives up at a barrier of turn 20 that rank 0 had skipped, and comes to the next turn's, which rank 0 comes to as well."""
+    barriers = Generations()
+    barriers.stand(0, Stand(0, 9, 21, (SkippedTurn(0, 20),)))
+    barriers.stand(1, Stand(0, 0, 20))
+    assert barriers.number(0, 0) == 1
+    barriers.stand(1, Stand(0, 7, 21))
+    assert barriers.number(0, 0) == 0
+    assert barriers.try_open(0, BOTH) == 7
+
+
 def test_one_that_is_replaced_or_leaves_was_not_there() -> None:
     barriers = Generations()
     barriers.stand(0, Stand(0, 7))

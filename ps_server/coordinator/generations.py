@@ -50,13 +50,22 @@ class Generations:
         return tuple([StoredStand(rank, stand.generation, tuple(stand.skipped)) for rank, stand in stands if stand.value is None])
 
     def stand(self, rank: int, stand: Stand) -> None:
-        """Let the rank stand there; a message about an earlier place is late."""
-        if rank not in self._stands or stand.is_behind(self._stands[rank]):
-            self._stands[rank] = stand
-            if stand.turn:
-                self._settle()
-            elif stand.skipped:  # it tells nobody anything: after a rollback, this is what all ranks begin with
-                self._settle_one(stand)
+        """Let the rank stand there; a message about an earlier place is late.
+
+        A script that gave up waiting at a barrier may come to another one in its place: what it brought before counts no more.
+        """
+        before = self._stands.get(rank)
+        if before is not None and before.is_behind(stand):
+            return
+        if before is not None and not stand.is_behind(before):
+            if (stand.value, stand.turn) == (before.value, before.turn):
+                return
+            self.forget(rank)
+        self._stands[rank] = stand
+        if stand.turn:
+            self._settle()
+        elif stand.skipped:  # it tells nobody anything: after a rollback, this is what all ranks begin with
+            self._settle_one(stand)
 
     def forget(self, rank: int) -> None:
         """Let the rank stand nowhere: it is another worker's now, or has left. A barrier that it alone had asked for is not there yet."""
