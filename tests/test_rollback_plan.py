@@ -475,6 +475,9 @@ def test_one_that_is_being_published_where_the_last_one_may_lie_ends_before_it_i
     (work,) = two.driver.at_work
     two.restart(1)
     assert len(two.driver.at_work) == (1 if waits else 2)
+    two.poll()
+    said = "All servers go back once a checkpoint that is being completed is so, or has failed."
+    assert two.driver.mentions == [said] * waits
     two.driver.end(work, StorageFailed(root, "it has not answered for 300 s"))
     two.poll()
     two.find(found())

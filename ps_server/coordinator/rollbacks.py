@@ -105,6 +105,8 @@ class Rollbacks:
     # --- the plan --------------------------------------------------------------------------------------------------------
 
     def _plan(self) -> Plan:
+        if self._is_published():  # which a store that hangs makes long
+            self._notices.mention("All servers go back once a checkpoint that is being completed is so, or has failed.")
         while self._is_published():
             yield Wait(POLL_S)
         while True:
