@@ -47,8 +47,9 @@ class Client:
         resume: bool = False,
         on_lost_worker: str = "",
         join: str = "",
+        job: int = 0,
     ) -> None:
-        """`resume` and `on_lost_worker` as in JoinJob; `join`: by which name to join the running job, under a rank that is chosen there."""
+        """`resume`, `on_lost_worker` and `job` as in JoinJob; `join`: under which name to join the running job, as a rank chosen there."""
         self._connection = Connection(address, transport, patience)
         self._worker = self._connection.worker
         self._late_log = LateLog(self._worker)
@@ -61,7 +62,7 @@ class Client:
             if rank is None or world_size is None:
                 self._connection.run(self._worker.observe())
             else:
-                self._connection.run(self._worker.join(rank, world_size, mode, secrets.randbits(63), resume, on_lost_worker, join))
+                self._connection.run(self._worker.join(rank, world_size, mode, secrets.randbits(63), resume, on_lost_worker, join, job))
                 self._late_log.joined()
                 self._connection.keep_lease()
         except BaseException:

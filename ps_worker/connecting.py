@@ -26,6 +26,7 @@ def connect(
     resume: bool = False,
     join: str | None = None,
     on_lost_worker: Literal["wait", "continue"] | None = None,
+    job: int = 0,
     rpc_timeout_s: float = 10.0,
     retry_timeout_s: float = 60.0,
     wait_timeout_s: float = 600.0,
@@ -52,6 +53,9 @@ def connect(
     up to wait_timeout_s. "continue": once its lease has run out it is out of the job, and from then on the bits are those of the smaller
     one. The first to connect fixes it, as it does the mode.
 
+    job: the number of the only job to take part in, as `rowstead launch` knows it for a worker that it starts again: where that is over,
+    JobEnded is raised, and no other job begins.
+
     rpc_timeout_s for one call's answer, retry_timeout_s for a peer that does not answer at all, wait_timeout_s for other ranks;
     part_size_bytes is the most array bytes in one message of gRPC. `transport` says how rows travel: "arena", "unix", "tcp" or "grpc", or
     "auto", the first of them that can be had with each server; without it, ROWSTEAD_TRANSPORT says so.
@@ -59,7 +63,7 @@ def connect(
     With ROWSTEAD_PROFILE=1 in the environment, a worker prints where its time went when it closes: docs/performance.md.
 
     Plugins, as ps_proto/plugins.py finds them, are imported first. Raises Unreachable, Recovering (servers are missing), JobMismatch,
-    PluginFailed, InvalidRequest.
+    JobEnded, PluginFailed, InvalidRequest.
     """
     for name, value in (("rpc_timeout_s", rpc_timeout_s), ("retry_timeout_s", retry_timeout_s), ("wait_timeout_s", wait_timeout_s)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
@@ -86,7 +90,9 @@ def connect(
     load_plugins(os.environ)
     patience = Patience(rpc_timeout_s, retry_timeout_s, wait_timeout_s)
     carries = NegotiatedTransport(choice, part_size_bytes)
-    client = Client(address, carries, patience, rank, world_size, mode, resume=resume, on_lost_worker=on_lost_worker or "", join=join or "")
+    client = Client(
+        address, carries, patience, rank, world_size, mode, resume=resume, on_lost_worker=on_lost_worker or "", join=join or "", job=job
+    )
     if is_profiled and client.rank is not None:
         try:
             profile_until_closed(client)

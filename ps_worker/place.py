@@ -1,6 +1,7 @@
 """Where a worker stands: the coordinator's address, its rank, the number of ranks. From arguments first, then from the environment.
 
 RANK and WORLD_SIZE are torchrun's names, so that its workers are ours without a flag. `rowstead launch` and `ps-worker` set all three.
+A worker that `rowstead launch` starts again is told in ROWSTEAD_JOB in which job it is to go on.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from ps_proto.errors import InvalidRequest
 COORDINATOR = "ROWSTEAD_COORDINATOR"
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
+JOB = "ROWSTEAD_JOB"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ def find_place(address: str | None, rank: int | None, world_size: int | None, en
             f"or all of them at once with `rowstead launch --workers {world_size}`",
         )
     return Place(address, rank, world_size)
+
+
+def find_job(environment: Mapping[str, str]) -> int:
+    """Return the number of the job in which a worker that was started again is to go on; 0: in whichever runs, or a new one."""
+    return _number_of(JOB, environment) or 0
 
 
 def _address_of(environment: Mapping[str, str]) -> str | None:

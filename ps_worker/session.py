@@ -29,7 +29,7 @@ from ps_proto.values import Mode, Sync
 from ps_worker.client import Client
 from ps_worker.connecting import connect
 from ps_worker.local_cluster import LocalCluster, local_cluster
-from ps_worker.place import find_place
+from ps_worker.place import find_job, find_place
 from ps_worker.resume.registry import Resumable
 from ps_worker.resume.resumption import Resumption
 from ps_worker.uncaught import shorten_rollbacks
@@ -87,7 +87,10 @@ def init(
     mode = Sync() if mode is None else mode
     if place.address is not None:
         shorten_rollbacks()
-        client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=resume, **options)
+        job = (
+            find_job(os.environ) if _current is None and not is_told_all else 0
+        )  # a script that goes on behind its first job begins others
+        client = connect(place.address, rank=place.rank, world_size=place.world_size, mode=mode, resume=resume, job=job, **options)
         try:
             _current = Session(client, None)
         except BaseException:  # such as what the worker before this one left, in another version's format

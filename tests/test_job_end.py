@@ -66,7 +66,7 @@ class Ending:
         """Let the last checkpoint end."""
         self.asked[-1].said, self.asked[-1].said_s = "It is saved.", said_s
 
-    def _start(self) -> Process:
+    def _start(self, job: int) -> Process:
         self.starts.append(Process(len(self.starts)))
         return self.starts[-1]
 
@@ -141,3 +141,11 @@ def test_it_asks_no_longer_once_it_is_closed() -> None:
     assert not ending.has_come()
     ending.end.close()
     assert ending.asked[0].is_closed
+
+
+def test_a_worker_that_the_job_has_ended_without_is_not_waited_for() -> None:
+    ending = Ending(Watch(), has_checkpoints=False)
+    ending.starts[0].code = None
+    assert not ending.has_come()
+    ending.watch.missed = {0}
+    assert ending.has_come()

@@ -13,11 +13,13 @@ class Job:
     def __init__(self, max_restarts: int) -> None:
         self.watch = Watch()
         self.starts: list[Process] = []
+        self.jobs: list[int] = []  # which job each was to take part in
         self.said: list[str] = []
         self.worker = LaunchedWorker(0, self.start, max_restarts, self.watch, self.said.append)  # type: ignore[arg-type]  # stand-ins
         self.worker.post.fill()
 
-    def start(self) -> Process:
+    def start(self, job: int) -> Process:
+        self.jobs.append(job)
         process = Process(len(self.starts))
         self.starts.append(process)
         return process
@@ -117,7 +119,7 @@ def test_a_worker_that_is_killed_after_it_has_left_the_job_is_not_started_again(
     assert job.said == ["worker-0 ended with exit code 137, after it had left the job: it is not started again."]
     assert len(job.starts) == 1
     with pytest.raises(ProcessEnded, match="exit code 137"):
-        job.worker.post.child.check()
+        job.worker.check()
 
 
 def test_a_worker_that_had_left_and_has_to_run_again_after_a_rollback_may_fail() -> None:
@@ -151,3 +153,34 @@ def test_a_worker_that_was_started_in_a_timeline_has_its_own_ends_counted_there(
     job.end(1, 3.0)
     job.worker.tend(3.1)
     assert "1 of 1 restarts" in job.said[-1]
+
+
+def test_a_worker_that_is_started_again_is_to_go_on_in_the_job_that_runs() -> None:
+    job = Job(2)
+    assert job.jobs == [0]  # it may begin one
+    job.watch.job = 4
+    job.end(1, 1.0)
+    job.worker.tend(1.1)
+    job.worker.tend(2.0)
+    assert job.jobs == [0, 4]
+
+
+def test_a_worker_that_its_job_has_ended_without_is_not_started_again_and_fails_nothing() -> None:
+    job = Job(3)
+    assert not job.end(1, 1.0)  # not before the coordinator was asked
+    job.watch.missed = {0}
+    for _ in range(2):
+        assert job.worker.tend(1.1)
+    assert job.said == ["worker-0 ended with exit code 1, after its job had ended without it: it is not started again."]
+    job.worker.check()
+    job.watch.missed = set()  # the script of the others begins another job, which it is a part of
+    job.worker.tend(1.2)
+    job.worker.tend(2.0)
+    assert len(job.starts) == 2
+
+
+def test_without_a_budget_a_worker_that_its_job_has_ended_without_fails_it_too() -> None:
+    job = Job(0)
+    job.watch.missed = {0}
+    with pytest.raises(ProcessEnded, match="exit code 7"):
+        job.end(7, 1.0)

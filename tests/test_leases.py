@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from driven import REFUSED, Driver, driven, join, leave, restarted
-from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, StaleIncarnation
+from ps_proto.errors import InvalidRequest, JobEnded, JobMismatch, Recovering, StaleIncarnation
 from ps_proto.orders import FenceRank, RankFenced, ResolveRank
 from ps_proto.requests import NEVER, Barrier, BarrierPassed, Finished, GetCluster, JobJoined, JoinJob, LeaseRenewed, RenewLease
 from ps_proto.values import Async, Sync
@@ -246,6 +246,48 @@ def test_a_worker_that_asks_for_its_rank_while_it_is_removed_asks_again_and_is_a
     assert driver.get(GetCluster()).ranks == {0: 1}
     assert isinstance(driver.outcomes[request], Recovering), "which its client takes for a word to ask again"
     driver.ask(again)
+    assert [order.rank for order in driver.get(RenewLease(0, 1, 5)).orders] == [1]
+
+
+def test_a_removed_worker_that_comes_back_when_its_job_is_over_begins_no_other(driver: Driver) -> None:
+    zero, _ = in_job(driver, 2)
+    number = driver.get(GetCluster()).job
+    driver.wait(9.0)
+    renew(driver, zero)
+    driver.wait(2.0)
+    assert driver.get(GetCluster()).missed == (), "it may come back"
+    leave(driver, zero, 0)
+    over = driver.get(GetCluster())
+    assert (over.world_size, over.job, over.missed, over.left) == (0, number, (1,), (0,))
+    again = JoinJob(1, 2, Sync(), 900, resume=True, job=number)
+    for _ in range(2):
+        with pytest.raises(JobEnded, match=f"Job {number} has ended, so there is nothing left in it for rank 1"):
+            driver.get(again)
+    driver.get(JoinJob(0, 2, Sync(), 901))  # the next one
+    assert driver.get(GetCluster()).job > number
+    assert driver.get(GetCluster()).missed == ()
+    with pytest.raises(JobEnded):
+        driver.get(again)
+    assert driver.get(replace(again, job=0)).incarnation == 3
+
+
+def test_a_worker_that_asks_while_its_job_ends_begins_no_other(driver: Driver) -> None:
+    (zero,) = in_job(driver, 1)
+    again = JoinJob(0, 1, Sync(), 900, job=driver.get(GetCluster()).job)
+    request = driver.ask(again)
+    leave(driver, zero, 0)
+    driver.settle()
+    assert isinstance(driver.outcomes[request], Recovering), "which its client takes for a word to ask again"
+    with pytest.raises(JobEnded):
+        driver.get(again)
+
+
+def test_a_removed_worker_that_comes_back_in_time_goes_on_in_its_job(driver: Driver) -> None:
+    zero, _ = in_job(driver, 2)
+    driver.wait(9.0)
+    renew(driver, zero)
+    driver.wait(2.0)
+    driver.ask(JoinJob(1, 2, Sync(), 900, resume=True, job=driver.get(GetCluster()).job))
     assert [order.rank for order in driver.get(RenewLease(0, 1, 5)).orders] == [1]
 
 

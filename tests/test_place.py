@@ -3,7 +3,7 @@
 import pytest
 
 from ps_proto.errors import InvalidRequest
-from ps_worker.place import Place, find_place
+from ps_worker.place import Place, find_job, find_place
 
 ADDRESS = "127.0.0.1:7070"
 
@@ -31,6 +31,12 @@ def test_arguments_win_over_the_environment() -> None:
 def test_a_place_becomes_the_environment_that_says_it() -> None:
     for place in (Place(ADDRESS, 1, 2), Place(None, 0, 1)):
         assert find_place(None, None, None, place.variables()) == place
+
+
+def test_the_environment_says_in_which_job_to_go_on() -> None:
+    assert [find_job(environment) for environment in ({}, {"ROWSTEAD_JOB": ""}, {"ROWSTEAD_JOB": "7"})] == [0, 0, 7]
+    with pytest.raises(InvalidRequest, match="ROWSTEAD_JOB is 'seven'"):
+        find_job({"ROWSTEAD_JOB": "seven"})
 
 
 @pytest.mark.parametrize(

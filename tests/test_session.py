@@ -103,13 +103,30 @@ def test_it_goes_on_where_it_was_unless_told_otherwise(
 ) -> None:
     given: list[bool] = []
 
-    def connect(address: str, rank: int, world_size: int, mode: Mode, resume: bool) -> ps.Client:
+    def connect(address: str, rank: int, world_size: int, mode: Mode, resume: bool, job: int) -> ps.Client:
         given.append(resume)
         return cluster.connect(rank, world_size, mode)
 
     monkeypatch.setattr(session_module, "connect", connect)
     with ps.init(**options):  # type: ignore[arg-type]  # mypy takes each key for every argument
         assert given == [options.get("resume", True)]
+
+
+def test_a_worker_that_is_started_again_begins_no_job_before_it_has_gone_on_in_its_own(
+    cluster: InProcess, launched: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    def connect(address: str, rank: int, world_size: int, mode: Mode, resume: bool, job: int) -> ps.Client:
+        given.append(job)
+        return cluster.connect(rank, world_size, mode)
+
+    monkeypatch.setattr(session_module, "connect", connect)
+    monkeypatch.setenv("ROWSTEAD_JOB", "7")
+    for place in ({}, {}, {"address": "127.0.0.1:1", "rank": 0, "world_size": 1}):
+        with ps.init(**place):  # type: ignore[arg-type]  # mypy takes each key for every argument
+            pass
+    assert given == [7, 0, 0]
 
 
 def test_alone_it_has_a_cluster_of_its_own_that_ends_with_it(embedded: Embedded) -> None:

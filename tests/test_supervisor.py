@@ -52,3 +52,8 @@ def test_workers_are_told_to_say_where_their_time_went() -> None:
     assert "ROWSTEAD_PROFILE" not in worker_environment(PLAN, "a:1", 0, {})
     assert worker_environment(PLAN, "a:1", 0, {"ROWSTEAD_PROFILE": "1"})["ROWSTEAD_PROFILE"] == "1"  # as the user said
     assert worker_environment(replace(PLAN, profile=True), "a:1", 0, {"ROWSTEAD_PROFILE": "0"})["ROWSTEAD_PROFILE"] == "1"
+
+
+def test_a_worker_that_is_started_again_is_told_its_job_and_another_launchers_is_not_handed_on() -> None:
+    assert worker_environment(PLAN, "a:1", 0, {"ROWSTEAD_JOB": "5"})["ROWSTEAD_JOB"] == ""
+    assert worker_environment(PLAN, "a:1", 0, {"ROWSTEAD_JOB": "5"}, 7)["ROWSTEAD_JOB"] == "7"

@@ -19,6 +19,8 @@ class Coordinator:
         self.timeline: int | None = 0  # None: it is away
         self.world_size = 0
         self.left: tuple[int, ...] = ()
+        self.job = 0
+        self.missed: tuple[int, ...] = ()
         self.asked = 0
         self.is_closed = False
 
@@ -26,7 +28,7 @@ class Coordinator:
         self.asked += 1
         if self.timeline is None:
             raise Unreachable("the coordinator", address, timeout_s, "away")
-        return Cluster(1, None, timeline=self.timeline, world_size=self.world_size, left=self.left)
+        return Cluster(1, None, timeline=self.timeline, world_size=self.world_size, left=self.left, job=self.job, missed=self.missed)
 
     def close(self) -> None:
         self.is_closed = True
@@ -81,3 +83,11 @@ def test_a_coordinator_that_is_away_at_first_is_no_error(coordinator: Coordinato
     coordinator.timeline = None
     with TimelineWatch("address") as watch:
         assert (watch.timeline, watch.is_as_of(0.0)) == (0, True)
+
+
+def test_which_job_runs_and_who_was_missed_at_its_end_is_told(coordinator: Coordinator) -> None:
+    with TimelineWatch("address") as watch:
+        assert (watch.job, watch.is_missed(1)) == (0, False)
+        coordinator.job, coordinator.missed = 3, (1,)
+        poll_until(lambda: watch.job == 3)
+        assert [watch.is_missed(rank) for rank in (0, 1)] == [False, True]

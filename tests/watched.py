@@ -28,12 +28,17 @@ class Watch:
         self.timeline = 0
         self.asked_s = 0.0
         self.left: set[int] = set()
+        self.job = 0
+        self.missed: set[int] = set()
 
     def is_as_of(self, now_s: float) -> bool:
         return self.asked_s >= now_s
 
     def has_left(self, rank: int, timeline: int) -> bool:
         return self.timeline == timeline or rank in self.left
+
+    def is_missed(self, rank: int) -> bool:
+        return rank in self.missed
 
     def is_out(self, rank: int) -> bool:
         return rank in self.left

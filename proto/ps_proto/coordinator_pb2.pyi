@@ -32,7 +32,7 @@ class ServerRegistered(_message.Message):
     def __init__(self, server: _Optional[str] = ..., incarnation: _Optional[int] = ..., must_recover: _Optional[bool] = ..., cluster: _Optional[int] = ...) -> None: ...
 
 class JoinJob(_message.Message):
-    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s", "resume", "on_lost_worker", "name")
+    __slots__ = ("rank", "world_size", "mode", "nonce", "wait_s", "resume", "on_lost_worker", "name", "job")
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +41,7 @@ class JoinJob(_message.Message):
     RESUME_FIELD_NUMBER: _ClassVar[int]
     ON_LOST_WORKER_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
     rank: int
     world_size: int
     mode: _common_pb2.Setting
@@ -49,7 +50,8 @@ class JoinJob(_message.Message):
     resume: bool
     on_lost_worker: str
     name: str
-    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ..., resume: _Optional[bool] = ..., on_lost_worker: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    job: int
+    def __init__(self, rank: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., nonce: _Optional[int] = ..., wait_s: _Optional[float] = ..., resume: _Optional[bool] = ..., on_lost_worker: _Optional[str] = ..., name: _Optional[str] = ..., job: _Optional[int] = ...) -> None: ...
 
 class JobJoined(_message.Message):
     __slots__ = ("incarnation", "clock", "barrier", "world_size", "mode", "timeline", "shard_map", "tables", "rank", "resume", "is_resumed", "lease_s")
@@ -126,7 +128,7 @@ class GetCluster(_message.Message):
     def __init__(self, wait_s: _Optional[float] = ...) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers", "lost", "checkpoint", "notice", "left", "end")
+    __slots__ = ("servers_expected", "shard_map", "tables", "timeline", "world_size", "mode", "ranks", "servers", "lost", "checkpoint", "notice", "left", "end", "job", "missed")
     class RanksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +156,8 @@ class Cluster(_message.Message):
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
     servers_expected: int
     shard_map: _common_pb2.ShardMap
     tables: _containers.RepeatedCompositeFieldContainer[_common_pb2.TableSpec]
@@ -167,7 +171,9 @@ class Cluster(_message.Message):
     notice: str
     left: _containers.RepeatedScalarFieldContainer[int]
     end: CheckpointTaken
-    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ..., lost: _Optional[_Iterable[int]] = ..., checkpoint: _Optional[int] = ..., notice: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., end: _Optional[_Union[CheckpointTaken, _Mapping]] = ...) -> None: ...
+    job: int
+    missed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, servers_expected: _Optional[int] = ..., shard_map: _Optional[_Union[_common_pb2.ShardMap, _Mapping]] = ..., tables: _Optional[_Iterable[_Union[_common_pb2.TableSpec, _Mapping]]] = ..., timeline: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., ranks: _Optional[_Mapping[int, int]] = ..., servers: _Optional[_Mapping[str, str]] = ..., lost: _Optional[_Iterable[int]] = ..., checkpoint: _Optional[int] = ..., notice: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., end: _Optional[_Union[CheckpointTaken, _Mapping]] = ..., job: _Optional[int] = ..., missed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TakeCheckpoint(_message.Message):
     __slots__ = ("path", "full", "at_least", "wait_s")

@@ -105,6 +105,21 @@ class JobMismatch(ParameterServerError, ValueError):
 
 
 @dataclass(eq=False)
+class JobEnded(ParameterServerError):
+    """A worker that was started again to go on in a job which has ended meanwhile."""
+
+    code = "FAILED_PRECONDITION"
+    job: int
+    rank: int
+
+    def __str__(self) -> str:
+        return (
+            f"Job {self.job} has ended, so there is nothing left in it for rank {self.rank}, whose worker was to go on there. "
+            "Where it was lost and on_lost_worker is 'continue', the others went on without it."
+        )
+
+
+@dataclass(eq=False)
 class ObserverCannot(ParameterServerError):
     """A client without a rank tried to take part in training."""
 

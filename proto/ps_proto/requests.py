@@ -340,6 +340,7 @@ class JoinJob:
     `rank` -1: join the running job under a rank that the coordinator chooses; it is `name`'s, and who joins under that again gets it back.
     `resume`: go on where the rank was (R15).
     `on_lost_worker`: "wait" or "continue", which the first one of a job fixes too; "": as the job has it.
+    `job`: the number of the only job to take part in; JobEnded where that is over. 0: whichever runs, or a new one.
     """
 
     rank: int
@@ -350,6 +351,7 @@ class JoinJob:
     resume: bool = False
     on_lost_worker: str = ""
     name: str = ""
+    job: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +456,7 @@ class Cluster:
 
     `lost`: the ranks whose lease has run out. `checkpoint`: the number of the last complete one, 0: none. `notice`: what an operator must
     know, such as why a checkpoint failed. `end`: the checkpoint that has all of the job that ran last; None while one runs, and before that
-    checkpoint is complete.
+    checkpoint is complete. `job`: the number of the job that runs, or ran last, 0: none in which a worker has taken part since a rollback.
     """
 
     servers_expected: int
@@ -470,6 +472,8 @@ class Cluster:
     notice: str = ""
     left: tuple[int, ...] = ()  # ranks whose first workers have left the job that runs, or ran last, by their own word
     end: CheckpointTaken | None = None
+    job: int = 0
+    missed: tuple[int, ...] = ()  # ranks without which the job ended that ran last: they were removed from it
 
 
 @dataclass(frozen=True, slots=True)

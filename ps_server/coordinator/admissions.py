@@ -62,6 +62,7 @@ class Admissions:
         """Let a worker join, at once or from the end of a step on."""
         job = self._ranks.running
         _check_name(body)
+        self._ranks.check_goes_on(body)
         if body.rank == ANY_RANK:
             if job is None:
                 raise InvalidRequest("rank", "-1, and no job runs", "a rank: the first workers of a job say who they are")

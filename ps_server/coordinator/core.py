@@ -199,6 +199,8 @@ class CoordinatorCore:
             notice=self.notices.last,
             left=tuple(sorted((job.left - job.removed) | job.holders.ranks())) if job else (),
             end=self._checkpoints.end,
+            job=job.number if job and not job.is_offered else 0,
+            missed=tuple(sorted(job.removed)) if job and job.is_over else (),
         )
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ps_proto.errors import InvalidRequest, JobMismatch, Recovering, RolledBack, StaleIncarnation
+from ps_proto.errors import InvalidRequest, JobEnded, JobMismatch, Recovering, RolledBack, StaleIncarnation
 from ps_proto.orders import JobState, RankFenced
 from ps_proto.requests import NEVER, Done, Finished, JobJoined, JoinJob, LeaveJob
 from ps_proto.values import Sync
@@ -171,6 +171,7 @@ class Ranks:
 
     def _job_for(self, body: JoinJob) -> Job:
         """Return the running job, checked against what the worker asks for, or a new one."""
+        self.check_goes_on(body)
         job = self.running
         if job is not None and job.is_offered and not job.is_as(body):
             job = None
@@ -195,6 +196,12 @@ class Ranks:
             still = ", ".join(map(str, job.still_in))
             raise JobMismatch("roster", f"{still}: rank {body.rank} has left it", f"rank {body.rank}")
         return job
+
+    def check_goes_on(self, body: JoinJob) -> None:
+        """Raise JobEnded where a worker is to go on in a job that is over: alone, it would begin another one."""
+        job = self.job
+        if body.job and job is not None and (body.job < job.number or (body.job == job.number and job.is_over)):
+            raise JobEnded(body.job, body.rank)
 
     def check_holder(self, job: Job, body: JoinJob) -> None:
         """Raise where a worker wants a rank that is another's: JobMismatch, or Recovering where it was this one's when it asked."""

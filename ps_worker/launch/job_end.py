@@ -10,6 +10,8 @@ from ps_worker.launch.timeline import TimelineWatch
 class JobEnd:
     """Tends a job's workers until all have ended well and, where `ask` is given, the last checkpoint is complete.
 
+    A worker without which the job has ended is not waited for: it may be stopped for good.
+
     `ask` begins to ask for that checkpoint, once the workers have ended; it is given up where one of them has to run again.
     """
 
@@ -33,7 +35,7 @@ class JobEnd:
         the workers have to run again: what they are told of that must be as of the checkpoint's end or later, and be looked at after that.
         """
         is_saved = self._ask is None or self._is_saved(now_s)  # ahead of the workers
-        have_ended = all([worker.tend(now_s) for worker in self._workers])  # each one, so a list
+        have_ended = all([worker.tend(now_s) or worker.is_missed for worker in self._workers])  # each one, so a list
         if not have_ended:
             self.close()
         elif self._ask is not None and self._last is None:

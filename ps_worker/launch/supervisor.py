@@ -22,7 +22,7 @@ from ps_worker.launch.rendezvous import Rendezvous
 from ps_worker.launch.stop_signals import Stopped, StopSignals
 from ps_worker.launch.timeline import TimelineWatch
 from ps_worker.local_cluster import LocalCluster, state_in
-from ps_worker.place import Place
+from ps_worker.place import JOB, Place
 from ps_worker.process_log import ProcessLog
 from ps_worker.profiling.at_close import ON
 from ps_worker.profiling.at_close import VARIABLE as PROFILE
@@ -125,8 +125,8 @@ class Supervisor:
         processes = ", ".join(f"{name} {pid}" for name, pid in pids.items())
         self._console.say(f"The coordinator listens at {self._cluster.address}. Process ids: {processes}.")
 
-    def _start_worker(self, rank: int, rendezvous: Mapping[str, str], log: ProcessLog) -> Child:
-        environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous})
+    def _start_worker(self, rank: int, rendezvous: Mapping[str, str], log: ProcessLog, job: int) -> Child:
+        environment = worker_environment(self._plan, self._cluster.address, rank, {**os.environ, **rendezvous}, job)
         if os.isatty(STDOUT):
             environment["ROWSTEAD_TERMINAL"] = "1"  # a bar of \r-updates is drawn in place
         command = [sys.executable, "-I", "-S", tethered.__file__, str(os.getpid()), sys.executable, *self._plan.command]
@@ -145,8 +145,11 @@ class Supervisor:
         if end.said:
             self._console.say(end.said)
         for worker in self._workers:
-            if worker.post.child.poll() != 0:  # after it had left the job
-                worker.post.child.check()
+            if worker.post.child.poll() is None:
+                self._console.say(f"{worker.post.name} still runs, and its job has ended without it: it is killed.")
+                worker.post.kill()  # it may be stopped, and hear no request
+            else:
+                worker.check()
 
     def _end(self, number: signal.Signals) -> None:
         """End the workers, asking them with the signal `number` first, then the cluster."""
@@ -168,8 +171,8 @@ class Supervisor:
         self._cluster.kill()
 
 
-def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the worker `rank`: ours, with its place, under torchrun's names where that has one.
+def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping[str, str], job: int = 0) -> dict[str, str]:
+    """Return the environment of the worker `rank`: ours, with its place, under torchrun's names where that has one; `job`: as in JoinJob.
 
     What it prints comes at once, and its threads leave room for the other workers', unless `environment` says otherwise.
     """
@@ -185,6 +188,7 @@ def worker_environment(plan: Plan, address: str, rank: int, environment: Mapping
         **profile,
         TRANSPORT: plan.transport,
         **Place(address, rank, plan.workers).variables(),
+        JOB: str(job) if job else "",  # ours may be another cluster's
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(plan.workers),
     }

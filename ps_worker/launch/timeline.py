@@ -14,12 +14,14 @@ CALL_TIMEOUT_S = 2.0
 
 
 class _Known(NamedTuple):
-    """One answer, and when it was asked for. `left`: the ranks that have left the job that runs, or ran last."""
+    """One answer, and when it was asked for. `left`, `job`, `missed`: as in Cluster."""
 
     timeline: int = 0
     asked_s: float = 0.0
     is_running: bool = False
     left: frozenset[int] = frozenset()
+    job: int = 0
+    missed: frozenset[int] = frozenset()
 
 
 class TimelineWatch:
@@ -53,6 +55,15 @@ class TimelineWatch:
         """Whether the rank is out of the job that runs, or ran last, by its own word."""
         return rank in self._known.left
 
+    def is_missed(self, rank: int) -> bool:
+        """Whether the job that ran last has ended without the rank, which was removed from it."""
+        return rank in self._known.missed
+
+    @property
+    def job(self) -> int:
+        """The number of the job that runs, or ran last; 0: none that a worker has taken part in since a rollback."""
+        return self._known.job
+
     def __enter__(self) -> Self:
         self._ask()
         self._thread.start()
@@ -75,4 +86,5 @@ class TimelineWatch:
             return
         assert isinstance(cluster, Cluster)
         if cluster.timeline >= self.timeline:
-            self._known = _Known(cluster.timeline, asked_s, cluster.world_size > 0, frozenset(cluster.left))
+            left, missed = frozenset(cluster.left), frozenset(cluster.missed)
+            self._known = _Known(cluster.timeline, asked_s, cluster.world_size > 0, left, cluster.job, missed)

@@ -36,11 +36,11 @@ class Membership:
         self._view.take_cluster(cluster)
 
     def join(
-        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool, on_lost_worker: str, name: str
+        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool, on_lost_worker: str, name: str, job: int
     ) -> Operation[None]:
         """Take a rank in the job; see `JoinJob`."""
         yield from self.observe()
-        asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker, name)
+        asked = JoinJob(rank, world_size, mode, nonce, self._peers.wait_s, resume, on_lost_worker, name, job)
         joined = yield from self._peers.ask_recovered_coordinator(asked)
         self._view.take_rank(joined)
         self._count.begin(joined.barrier)

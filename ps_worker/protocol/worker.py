@@ -118,14 +118,22 @@ class Worker:
         return self._membership.observe()
 
     def join(
-        self, rank: int, world_size: int, mode: Mode | None, nonce: int, resume: bool = False, on_lost_worker: str = "", name: str = ""
+        self,
+        rank: int,
+        world_size: int,
+        mode: Mode | None,
+        nonce: int,
+        resume: bool = False,
+        on_lost_worker: str = "",
+        name: str = "",
+        job: int = 0,
     ) -> Operation[None]:
         """Take a rank in the job; OBSERVER: the one that `name` holds, or one that the coordinator chooses.
 
         nonce   a random uint64, so that a repeated message does not fence the worker that it made.
-        resume  go on where the rank was, and not above every step that is known of it (R15).     on_lost_worker  as in JoinJob.
+        resume  go on where the rank was, and not above every step that is known of it (R15).     on_lost_worker, job  as in JoinJob.
         """
-        return self._membership.join(rank, world_size, mode, nonce, resume, on_lost_worker, name)
+        return self._membership.join(rank, world_size, mode, nonce, resume, on_lost_worker, name, job)
 
     def create_table(self, spec: TableSpec) -> Operation[TableSpec]:
         """Create the table, or check that the one that exists is the same; return it as it stands, with the optimizer asked for."""

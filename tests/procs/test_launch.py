@@ -157,6 +157,53 @@ def test_what_fails_is_started_again_where_it_was(tmp_path: Path) -> None:
         assert starts[1] == starts[2]  # the same rank and the same port
 
 
+LOST = """
+import os, signal, sys, time
+from pathlib import Path
+import numpy as np
+import ps_worker as ps
+
+def main():
+    folder, number, is_again = Path(sys.argv[1]), int(sys.argv[2]), bool(os.environ["ROWSTEAD_JOB"])
+    while is_again and not (folder / "over").exists():
+        time.sleep(0.02)
+    with ps.init(mode=ps.Sync(), on_lost_worker="continue") as session:
+        session.client.create_table(ps.TableSpec("rows", dim=2))
+        session.client.push("rows", [1], np.ones((1, 2), np.float32))
+        session.client.end_step()
+        session.client.flush()
+        if session.rank == 1:
+            os.kill(os.getpid(), number)
+        session.client.push("rows", [1], np.ones((1, 2), np.float32))
+        session.client.end_step()
+        session.client.flush()
+    print("rank 0 is done")
+    (folder / "over").touch()
+    while number == signal.SIGKILL and not (folder / "refused").exists():
+        time.sleep(0.02)
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ps.JobEnded:
+        (Path(sys.argv[1]) / "refused").touch()
+        raise
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_job_that_has_ended_without_a_lost_worker_has_ended_well(number: signal.Signals, tmp_path: Path) -> None:
+    """One that was killed is started again and comes when it is over; one that was stopped is never heard of again."""
+    with launched(tmp_path, LOST, str(tmp_path), str(int(number)), max_restarts=1, flags=("--lease-s=1",)) as launch:
+        assert launch.wait() == 0, launch.err
+        ends = {
+            signal.SIGKILL: "worker-1 ended with exit code 1, after its job had ended without it: it is not started again.",
+            signal.SIGSTOP: "worker-1 still runs, and its job has ended without it: it is killed.",
+        }
+        assert launch.said()[-1] == ends[number]
+        assert launch.out.count("rank 0 is done") == 1
+
+
 def test_a_worker_that_fails_too_often_ends_the_job(tmp_path: Path) -> None:
     with launched(tmp_path, FAILING, max_restarts=1) as launch:
         assert launch.wait() == 3
