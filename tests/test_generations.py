@@ -122,6 +122,40 @@ def test_what_nobody_knows_any_more_is_not_guessed() -> None:
     assert not barriers.is_forgotten(5)
 
 
+def test_what_was_before_a_rollback_says_nothing_beyond_what_any_rank_had_passed() -> None:
+    """Then both ranks skipped the rest of a turn, so that its third barrier's number was that of another one; now only rank 0 skips it."""
+    barriers = Generations()
+    for generation, turn in ((0, 0), (1, 20), (2, 20), (3, 0)):
+        for rank in BOTH:
+            barriers.stand(rank, Stand(generation, 100, turn))
+        assert barriers.try_open(generation, BOTH) == 100
+    barriers.go_back()
+    for generation, turn in ((0, 0), (1, 20), (2, 20)):
+        for rank in BOTH:
+            barriers.stand(rank, Stand(generation, 5, turn))
+        assert barriers.try_open(generation, BOTH) == 5
+    barriers.stand(1, Stand(3, 52, 20))
+    barriers.forget(0)
+    barriers.stand(0, Stand(1, None, skipped=(SkippedTurn(1, 20),)))
+    assert barriers.try_open(3, BOTH) == 52
+    barriers.stand(0, Stand(1, 60, skipped=(SkippedTurn(1, 20),)))
+    assert barriers.number(0, 1) == 4
+
+
+def test_what_was_before_a_rollback_says_nothing_of_a_barrier_that_opened_since(behind: Generations) -> None:
+    """Rank 1 came to the turn's barrier then, and skips the turn now."""
+    assert ask(behind, 1, 3, 0, TURN) == 0
+    behind.go_back()
+    for value in (None, 70):
+        for rank in BOTH:
+            behind.stand(rank, Stand(3, value, skipped=SKIPPED))
+    assert behind.try_open(3, BOTH) == 70
+    behind.stand(0, Stand(4, 80, TURN + 1))
+    assert behind.try_open(4, BOTH) is None
+    behind.stand(1, Stand(4, 81, TURN + 1))
+    assert behind.try_open(4, BOTH) == 80
+
+
 def test_ranks_that_all_went_back_behind_what_is_known_agree_anew() -> None:
     """A job that meets behind each step, and whose checkpoint is older than what is kept of its barriers."""
     barriers = Generations()
@@ -264,11 +298,14 @@ def test_what_one_skips_holds_for_a_coordinator_that_is_started_again(behind: Ge
     assert again.number(0, 3) == 5
 
 
-def test_after_a_rollback_it_skips_what_all_had_passed_before(behind: Generations) -> None:
+@pytest.mark.parametrize("is_passed", [False, True], ids=["both skip the turn", "rank 1 is behind it"])
+def test_after_a_rollback_it_skips_what_another_had_passed_before(behind: Generations, is_passed: bool) -> None:
     assert [ask(behind, 1, generation, 0, TURN) for generation in (3, 4)] == [0, 0]
     behind.go_back()
-    for rank in BOTH:
-        behind.stand(rank, Stand(3, None, skipped=SKIPPED))
-        behind.stand(rank, Stand(3, 70 + rank, skipped=SKIPPED))
-    assert [behind.number(rank, 3) for rank in BOTH] == [5, 5]
-    assert behind.try_open(5, BOTH) == 70
+    firsts, skips = ((3, 5), (SKIPPED, ())) if is_passed else ((3, 3), (SKIPPED, SKIPPED))
+    for value in (None, 70):
+        for rank in BOTH:
+            behind.stand(rank, Stand(firsts[rank], value, skipped=skips[rank]))
+    number = 5 if is_passed else 3
+    assert [behind.number(rank, firsts[rank]) for rank in BOTH] == [number, number]
+    assert behind.try_open(number, BOTH) == 70

@@ -16,8 +16,9 @@ class Generations:
     numbered behind them.
 
     After a rollback each rank goes on between two barriers of before, and may have passed more of them than another. One that all come to
-    again they agree upon anew. Of one that some had passed, the others hear what was agreed upon before, once all are beyond it or there;
-    in a cluster that began with a checkpoint of another, which does not have it, they agree on it themselves.
+    again they agree upon anew. Of one that some had passed, the others hear what was agreed upon before, once all are beyond it or there.
+    Beyond what any of them had passed, what was before says nothing: who skipped a turn then may not skip it now, so that other barriers
+    have those numbers. In a cluster that began with a checkpoint of another, which does not have it, they agree on it themselves.
 
     next  the one after the last that opened.
     """
@@ -34,6 +35,8 @@ class Generations:
         self._minima = Minima(minima)  # of those that opened since the last rollback
         self._earlier = Minima(earlier)  # and before it
         self._stands = {stand.rank: Stand(stand.generation, None, skipped=stand.skipped) for stand in stands}
+        self._frontier = 0  # the barrier behind the last that any rank has passed, as far as is known
+        self._find_frontier()
         self._settle()
 
     def minima(self) -> tuple[StoredMinimum, ...]:
@@ -62,7 +65,9 @@ class Generations:
                 return
             self.forget(rank)
         self._stands[rank] = stand
-        if stand.turn:
+        is_first = stand.generation > self._frontier
+        self._frontier = max(self._frontier, stand.generation)
+        if stand.turn or is_first:
             self._settle()
         elif stand.skipped:  # it tells nobody anything: after a rollback, this is what all ranks begin with
             self._settle_one(stand)
@@ -70,6 +75,7 @@ class Generations:
     def forget(self, rank: int) -> None:
         """Let the rank stand nowhere: it is another worker's now, or has left. A barrier that it alone had asked for is not there yet."""
         self._stands.pop(rank, None)
+        self._find_frontier()
         for stand in self._stands.values():
             stand.count_anew()
         self._settle()
@@ -102,7 +108,7 @@ class Generations:
         if self.missing(generation, ranks):
             return None
         values = [stand.value for rank in ranks if (stand := self._stands[rank]).value is not None and stand.is_at(generation)]
-        before = self._earlier.get(generation)
+        before = self._before(generation)
         agreed = min(values, default=0) if len(values) == len(ranks) or before is None else before.minimum
         self._minima.put(StoredMinimum(generation, agreed, turns=tuple(sorted(self._turns(generation, self._standing())))))
         self.next = max(self.next, generation + 1)
@@ -113,6 +119,15 @@ class Generations:
         for run in self._minima.runs:
             self._earlier.put(run)
         self._minima, self._stands, self.next = Minima(), {}, 0
+        self._find_frontier()
+
+    def _find_frontier(self) -> None:
+        """Find it after somebody stands nowhere any more."""
+        self._frontier = max([stand.generation for stand in self._stands.values()], default=0)
+
+    def _before(self, generation: int) -> StoredMinimum | None:
+        """Return what was agreed upon at a barrier before the last rollback, if some rank had passed it where it goes on."""
+        return self._earlier.get(generation) if generation < self._frontier else None
 
     def _standing(self) -> dict[int, set[int]]:
         """Return in which turns of their loops ranks ask for barriers at which they stand, by the barriers' numbers."""
@@ -124,8 +139,8 @@ class Generations:
 
     def _turns(self, generation: int, standing: Mapping[int, set[int]]) -> set[int]:
         """Return in which turns of their loops ranks asked for a barrier, as far as is known."""
-        known = [run.turns for run in (self._minima.get(generation), self._earlier.get(generation)) if run is not None]
-        return standing.get(generation, set()).union(*known)
+        known = self._minima.get(generation) or self._before(generation)
+        return standing.get(generation, set()).union(() if known is None else known.turns)
 
     def _settle(self) -> None:
         """Find out how far those that skip reach by now; where one is may tell how far another reaches."""
