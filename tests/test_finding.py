@@ -55,10 +55,7 @@ def test_one_that_is_not_complete_is_passed_over(store: DictStore) -> None:
     write_part(store, 10, 0)
     found = found_in(store)
     assert number_in(found) == 9
-    assert found.passed_over == (
-        f"Checkpoint 10 of {ROOT} was passed over. {ROOT}/{manifest_of(10)} is not as it was written: "
-        "it was never written, so the checkpoint is not complete. Nothing was loaded; use another copy.",
-    )
+    assert found.passed_over == (f"Checkpoint 10 of {ROOT} was passed over. It is not complete: there is no {ROOT}/{manifest_of(10)}.",)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
     for number, root in sorted(found, key=lambda each: (-each[0], places.index(each[1]))):
         if task.number not in (None, number):
             continue
+        if manifest_of(number) not in folders[root]:
+            passed_over.append(
+                f"Checkpoint {number} of {root} was passed over. It is not complete: there is no {root}/{manifest_of(number)}."
+            )
+            continue
         try:
             if (root, number) in task.bad:
                 raise CorruptFile(root, "a server could not load it")
@@ -77,9 +82,7 @@ def job_of(manifest: Manifest) -> JobState | None:
 
 
 def _whole(root: str, number: int, folder: Mapping[str, int]) -> Program[Manifest]:
-    """Return the manifest of a checkpoint that is complete and whole; CorruptFile says why one is not."""
-    if manifest_of(number) not in folder:
-        raise CorruptFile(f"{root}/{manifest_of(number)}", "it was never written, so the checkpoint is not complete")
+    """Return the manifest of a checkpoint that is complete, if it is whole; CorruptFile says why it is not."""
     manifest = yield from read_manifest(root, number)
     yield from _check(root, manifest, folder)
     return manifest
