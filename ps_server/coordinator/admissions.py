@@ -31,9 +31,8 @@ class Admissions:
 
     An admission is a numbered order, stored before it is given. Where steps are folded, it rides in what one rank says of a step (R8), to
     which RenewLease hands it, or with backup workers in what any rank says (R9); so all servers follow it after the same step, and they are
-    asked until all have. Elsewhere it goes to every
-    server by itself, with the first step. It is never taken back: a rank whose worker has died meanwhile is in the job all the same, and
-    lost as any other. In which order ranks are admitted is the order of their numbers.
+    asked until all have. Elsewhere it goes to every server by itself, with the first step. It is never taken back: a rank whose worker has
+    died meanwhile is in the job all the same, and lost as any other. In which order ranks are admitted is the order of their numbers.
     """
 
     def __init__(
