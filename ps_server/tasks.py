@@ -58,6 +58,7 @@ class PublishCheckpoint:
     """Make the parts a complete checkpoint, if they are of one instant; then keep the last `keep` ones of its lineage under `root`.
 
     `base`: the checkpoint on which increments among the parts stand. `cluster`: the id of the cluster. `lineage`: as in FindCheckpoint.
+    `removals`: (rank, step) of ranks that were removed from the job, after that step, and did not leave by their own word.
     """
 
     root: str
@@ -70,6 +71,7 @@ class PublishCheckpoint:
     job: JobState | None
     keep: int
     lineage: tuple[tuple[int, int, int], ...] = ()
+    removals: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class FoundCheckpoint:
     `passed_over`: a sentence for each newer one that cannot be used. `number_max`: the highest number of any that was begun there, complete
     or not, 0: of none. `cluster`: the id of the one that wrote it. `increments`: how many follow one with all rows, up to it.
     `admitted`: rank -> the first step of whose roster it was when it was admitted last, of ranks that were admitted to its job.
+    `removed`: those of its job that had left by then, and not by their own word.
     """
 
     source: Source | None
@@ -124,6 +127,7 @@ class FoundCheckpoint:
     cluster: int = 0
     increments: int = 0
     admitted: Mapping[int, int] = field(default_factory=dict)
+    removed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,12 @@ def test_the_newest_is_found_with_its_tables_and_its_job(store: DictStore) -> No
     assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), JobState(3, 2, Async(), 0, 6, ranks), (), 11, 0xC0FFEE)
 
 
+def test_who_was_removed_by_then_is_told(store: DictStore) -> None:
+    parts = [write_part(store, 11, shard, left={0: 9, 1: 7}) for shard in range(2)]
+    run_on(store, publish(replace(task_of(11, parts), removals=((1, 7),))))
+    assert found_in(store).removed == {1}
+
+
 def test_it_is_told_how_many_increments_in_a_row_a_checkpoint_is(store: DictStore) -> None:
     assert [found_in(store, number).increments for number in (7, 8, 9)] == [0, 1, 2]
 

@@ -31,6 +31,7 @@ from ps_server.coordinator.stored import (
     StoredNonce,
     StoredOrigin,
     StoredRank,
+    StoredRemoval,
     StoredRollback,
     StoredServer,
     StoredStand,
@@ -47,6 +48,7 @@ CLUSTER_STORED = StoredCluster(2**64 - 1, 7, 3, 2, 9, 4, 1, 12)
 ORDERS = (StepOrder(1, "admit", 2, 1),)
 HOLDERS = (StoredHolder(2, "spare", 7),)
 ADMITTED = (StoredAdmission(2, 7),)
+REMOVALS = (StoredRemoval(2, 5), StoredRemoval(1, -1))
 MINIMA = (StoredMinimum(60, -5, 9), StoredMinimum(69, 2**63 - 1, turns=(4, 7)))
 STANDS = (StoredStand(2, 70, (SkippedTurn(68, 4), SkippedTurn(70, 7))),)
 STORED = {
@@ -54,7 +56,9 @@ STORED = {
     MAP: StoredMap(SHARD_MAP, True),
     server_key("a/b"): StoredServer(Server("a/b", "host:1", 3, 2.0), 2**64 - 1, True),
     table_key("user"): StoredTable(SPEC, 4, False),
-    JOB: StoredJob(9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, MINIMA, MINIMA[:1], 2, ORDERS, HOLDERS, ADMITTED, STANDS),
+    JOB: StoredJob(
+        9, 3, BoundedStaleness(2), 5, "continue", (1,), (1,), 70, MINIMA, MINIMA[:1], 2, ORDERS, HOLDERS, ADMITTED, REMOVALS, STANDS
+    ),
     rank_key(12): StoredRank(4, True, False, (StoredNonce(8, 3), StoredNonce(2**64 - 1, 4))),
     CHECKPOINT: StoredCheckpoint("s3://bucket/here", 12, 400),
     ROLLBACK: StoredRollback(2, True, (StoredBranch(1, 4), StoredBranch(2, 9))),

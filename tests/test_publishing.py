@@ -263,3 +263,15 @@ def test_a_complete_checkpoint_is_not_abandoned(store: DictStore) -> None:
     assert store.files == before
     with pytest.raises(CorruptFile):
         manifest_in(store, 8)
+
+
+def test_who_left_after_a_step_after_which_it_was_removed_was_removed_by_then(store: DictStore) -> None:
+    parts = [write_part(store, 7, shard, left={0: 7, 1: 5}) for shard in range(2)]
+    run_on(store, publish(replace(task_of(7, parts), removals=((0, 6), (1, 5)))))
+    assert [(rank.has_left, rank.was_removed) for rank in manifest_in(store).ranks] == [(True, False), (True, True)]
+
+
+def test_who_had_yet_to_be_removed_on_some_server_is_there(store: DictStore) -> None:
+    parts = [write_part(store, 7, 0, left={1: 7}), write_part(store, 7, 1)]
+    run_on(store, publish(replace(task_of(7, parts), removals=((1, 7),))))
+    assert [(rank.has_left, rank.was_removed) for rank in manifest_in(store).ranks] == [(False, False), (False, False)]

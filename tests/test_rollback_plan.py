@@ -53,7 +53,7 @@ from ps_server.coordinator.core_settings import CoreSettings, Restore
 from ps_server.coordinator.plans import ORDER_AGAIN_S, Do, Plan
 from ps_server.coordinator.rollbacks import AGAIN_S, POLL_S
 from ps_server.coordinator.schedule import Schedule
-from ps_server.coordinator.stored import Stored, StoredOrigin, StoredRollback
+from ps_server.coordinator.stored import Stored, StoredOrigin, StoredRemoval, StoredRollback
 from ps_server.coordinator.taking import POLL_S_MAX
 from ps_server.events import Tell, Ticked
 from ps_server.tasks import FindCheckpoint, FoundCheckpoint, PublishCheckpoint
@@ -263,6 +263,20 @@ def test_a_rank_that_had_left_comes_back_unless_the_checkpoint_has_it_so() -> No
     two.find(found(left=(1,)))
     with pytest.raises(JobMismatch, match="rank 1 has left it"):
         join(two.driver, 1)
+
+
+def test_a_rank_that_the_checkpoint_has_as_removed_is_admitted_and_nobody_elses() -> None:
+    """It had come back since, so that the coordinator would take it for one that left by its own word."""
+    two = fleet()
+    two.restart(0)
+    two.find(replace(found(left=(1,)), removed=frozenset({1})))
+    zero = join(two.driver, 0)
+    two.driver.ask(JoinJob(-1, 0, None, 78, name="joins"))
+    two.driver.ask(JoinJob(1, 2, SYNC, 79, resume=True))
+    orders = two.driver.get(RenewLease(0, zero.incarnation, 8)).orders
+    assert [order.rank for order in orders] == [2, 1]
+    assert two.driver.core.job is not None
+    assert two.driver.core.job.removals == [StoredRemoval(1, 7)], "for the next checkpoint"
 
 
 def test_every_rank_of_before_is_told_with_which_step_it_goes_on() -> None:
@@ -704,6 +718,22 @@ def test_a_cluster_begins_with_the_rows_the_tables_and_the_job_of_a_checkpoint()
     assert stored.origin == StoredOrigin(Source("/other", 40), 1234, "/other")
     assert stored.cluster.last_job == 3
     assert stored.cluster.last_checkpoint == 40
+
+
+def test_a_rank_that_was_removed_in_another_cluster_comes_back_in_this_one() -> None:
+    two = beginning()
+    two.find(replace(found(left=(1,)), source=Source("/other", 40), removed=frozenset({1})))
+    request = two.driver.ask(JoinJob(1, 2, SYNC, 79, resume=True, on_lost_worker="continue"))  # first, so it is what the job goes by
+    zero = two.driver.get(JoinJob(0, 2, SYNC, 80, resume=True, on_lost_worker="continue"))
+    assert request not in two.driver.outcomes
+    assert [order.rank for order in two.driver.get(RenewLease(0, zero.incarnation, 8)).orders] == [1]
+
+
+def test_a_rank_that_was_removed_in_another_cluster_may_begin_another_job_in_this_one() -> None:
+    two = beginning()
+    two.find(replace(found(left=(1,)), source=Source("/other", 40), removed=frozenset({1})))
+    joined = two.driver.get(JoinJob(1, 3, SYNC, 79))
+    assert (joined.rank, joined.world_size) == (1, 3)
 
 
 def test_it_can_be_told_which_checkpoint() -> None:

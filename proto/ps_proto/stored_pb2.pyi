@@ -58,7 +58,7 @@ class StoredTable(_message.Message):
     def __init__(self, spec: _Optional[_Union[_common_pb2.TableSpec, _Mapping]] = ..., creation: _Optional[int] = ..., is_installed: _Optional[bool] = ...) -> None: ...
 
 class StoredJob(_message.Message):
-    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders", "admitted", "stands")
+    __slots__ = ("number", "world_size", "mode", "first_clock", "on_lost_worker", "left", "removed", "barrier", "minima", "earlier", "world_size_asked", "orders", "holders", "admitted", "stands", "removals")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class StoredJob(_message.Message):
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIELD_NUMBER: _ClassVar[int]
+    REMOVALS_FIELD_NUMBER: _ClassVar[int]
     number: int
     world_size: int
     mode: _common_pb2.Setting
@@ -89,7 +90,16 @@ class StoredJob(_message.Message):
     holders: _containers.RepeatedCompositeFieldContainer[StoredHolder]
     admitted: _containers.RepeatedCompositeFieldContainer[StoredAdmission]
     stands: _containers.RepeatedCompositeFieldContainer[StoredStand]
-    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ..., stands: _Optional[_Iterable[_Union[StoredStand, _Mapping]]] = ...) -> None: ...
+    removals: _containers.RepeatedCompositeFieldContainer[StoredRemoval]
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ..., stands: _Optional[_Iterable[_Union[StoredStand, _Mapping]]] = ..., removals: _Optional[_Iterable[_Union[StoredRemoval, _Mapping]]] = ...) -> None: ...
+
+class StoredRemoval(_message.Message):
+    __slots__ = ("rank", "last")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    last: int
+    def __init__(self, rank: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
 
 class StoredAdmission(_message.Message):
     __slots__ = ("rank", "since")

@@ -70,7 +70,8 @@ class Admissions:
                 self._admit(request, body, job, self._free_rank(job), now_s)
                 return
             body = replace(body, rank=rank, world_size=job.world_size)
-        if job is not None and body.rank in (job.left & job.removed) | _under_way(job):
+        is_others = job is not None and job.is_offered and not job.is_as(body)
+        if job is not None and not is_others and body.rank in (job.left & job.removed) | _under_way(job):
             self._ranks.check_holder(job, body)
             self._admit(request, body, job, body.rank, now_s)
         else:

@@ -1,6 +1,6 @@
 """A job: one run of so many workers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from ps_proto.orders import JobState
@@ -8,7 +8,9 @@ from ps_proto.requests import NEVER, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.holders import Holders
-from ps_server.coordinator.stored import StoredAdmission, StoredJob
+from ps_server.coordinator.stored import StoredAdmission, StoredJob, StoredRemoval
+
+REMOVALS_KEPT = 8  # of a rank: while a checkpoint is written it may be removed again
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Job:
     is_offered: bool = False  # it was taken up again, and nobody takes part in it yet: who asks for another job gets one
     orders: list[StepOrder] = field(default_factory=list)  # given and not yet followed by every server, by their numbers
     admitted: dict[int, int] = field(default_factory=dict)  # rank -> the first step that it was in the roster of when it was admitted last
+    removals: list[StoredRemoval] = field(default_factory=list)  # also of those that have come back, which a checkpoint may have as removed
 
     still_in: list[int] = field(init=False)  # the ranks that have not left, connected or not, ascending
 
@@ -58,6 +61,7 @@ class Job:
             orders=list(stored.orders),
             holders=Holders(stored.holders),
             admitted={one.rank: one.since for one in stored.admitted},
+            removals=list(stored.removals),
         )
 
     def stored(self) -> StoredJob:
@@ -77,6 +81,7 @@ class Job:
             tuple(self.orders),
             self.holders.stored(),
             tuple([StoredAdmission(rank, since) for rank, since in sorted(self.admitted.items())]),
+            tuple(self.removals),
             self.barriers.stands(),
         )
 
@@ -101,6 +106,13 @@ class Job:
         self._look_again()
         self.orders = [order for order in self.orders if order.rank != rank]
 
+    def remove(self, rank: int, last: int) -> None:
+        """Note that the rank is to be out of it after step `last`, and not by its own word."""
+        self.removed.add(rank)
+        others = [one for one in self.removals if one.rank != rank]
+        before = [one for one in self.removals if one.rank == rank and one.last != last]
+        self.removals = [*others, *before[1 - REMOVALS_KEPT :], StoredRemoval(rank, last)]
+
     def leave(self, rank: int) -> None:
         """End the rank's part in it."""
         self.ranks.pop(rank, None)
@@ -116,17 +128,22 @@ class Job:
         """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
         return self.world_size_asked <= world_size <= self.world_size
 
-    def go_back(self, state: JobState, admitted: Mapping[int, int]) -> set[int]:
+    def go_back(self, state: JobState, admitted: Mapping[int, int], removed: Set[int] = frozenset()) -> set[int]:
         """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands.
 
         `admitted`: as above, of the checkpoint; a rank that no server had admitted since a rollback before it is not there.
+        `removed`: those that had left by then, and not by their own word.
         """
+        finished = {rank.rank: rank.finished for rank in state.ranks}
         news = {rank: since for rank, since in admitted.items() if since > self.admitted.get(rank, NEVER)}
-        change_hands = self.holders.go_back({rank.rank: rank.finished for rank in state.ranks}, news)
+        change_hands = self.holders.go_back(finished, news)
         self.admitted = dict(admitted)
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
-        self.removed &= self.left
+        self.removed = set()
+        self.removals = [one for one in self.removals if one.last <= finished.get(one.rank, NEVER)]  # others were of a time that is gone
+        for rank in sorted(removed & self.left):
+            self.remove(rank, max(finished[rank], state.first_clock - 1))
         self._look_again()
         self.is_offered = True
         self.ranks.clear()

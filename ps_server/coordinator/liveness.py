@@ -112,7 +112,7 @@ class Liveness:
         try:
             fenced: list[RankFenced] = yield self._orders.fence_rank(rank, incarnation)
             last = max(job.first_clock - 1, last_finished(fenced))
-            job.removed.add(rank)  # stored before any server knows: of a rank that they say has left, nobody else can tell why
+            job.remove(rank, last)  # stored before any server knows: of a rank that they say has left, nobody else can tell why
             self._ranks.keep_job()
             yield self._orders.resolve_rank(rank, incarnation, last_fact(fenced), last + 1, has_left=True)
         except ParameterServerError as error:

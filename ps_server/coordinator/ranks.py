@@ -1,6 +1,6 @@
 """Who takes part in the job under which rank: joining, being replaced, going on where the rank was (R7, R15), leaving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from ps_proto.errors import InvalidRequest, JobEnded, JobMismatch, Recovering, RolledBack, StaleIncarnation
 from ps_proto.orders import JobState, RankFenced
@@ -185,9 +185,6 @@ class Ranks:
             return Job(self._numbering.next_job(), body.world_size, body.mode, on_lost_worker=body.on_lost_worker or "wait")
         if not job.has_had(body.world_size):
             raise JobMismatch("world_size", str(job.world_size), str(body.world_size))
-        if job.is_offered and body.on_lost_worker:
-            job.on_lost_worker = body.on_lost_worker
-            self.keep_job()
         self.check_same(job, body)
         self.check_holder(job, body)
         if body.rank in job.left & job.removed:  # since it asked: if it asks again, it is admitted
@@ -213,7 +210,13 @@ class Ranks:
             raise JobMismatch("roster", f"{still}: rank {body.rank} is that of {holder!r}, which joined by name", f"rank {body.rank}")
 
     def check_same(self, job: Job, body: JoinJob) -> None:
-        """Raise JobMismatch where a worker wants another mode than its job has, or another end for those that are lost."""
+        """Raise JobMismatch where a worker wants another mode than its job has, or another end for those that are lost.
+
+        The first one of a job that was taken up again says what becomes of those.
+        """
+        if job.is_offered and body.on_lost_worker:
+            job.on_lost_worker = body.on_lost_worker
+            self.keep_job()
         if body.mode is not None and body.mode != job.mode:
             raise JobMismatch("mode", str(job.mode), str(body.mode))
         if body.on_lost_worker not in ("", job.on_lost_worker):
@@ -221,11 +224,13 @@ class Ranks:
 
     # --- going back ------------------------------------------------------------------------------------------------------
 
-    def roll_back(self, state: JobState | None, admitted: Mapping[int, int], is_new: bool) -> JobState | None:
+    def roll_back(
+        self, state: JobState | None, admitted: Mapping[int, int], is_new: bool, removed: Set[int] = frozenset()
+    ) -> JobState | None:
         """Let the job go on as a checkpoint has it, or begin anew where that has none or another; return it as servers take it up.
 
         Every rank has to join again, also one that has left since. `is_new`: the cluster begins with the checkpoint, and takes its job up.
-        `admitted`: as in FoundCheckpoint.
+        `admitted`, `removed`: as in FoundCheckpoint.
         """
         job = self.job
         if state is not None and (job is None or is_new):
@@ -237,7 +242,8 @@ class Ranks:
         if state is None or state.number != job.number:
             first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
             state, admitted = JobState(job.number, job.world_size_asked, job.mode, first, first, ()), {}
-        for rank in job.go_back(state, admitted):
+            removed = frozenset()
+        for rank in job.go_back(state, admitted, removed):
             self.incarnations.forget_tries(rank)
         self.leases.clear()  # nobody can join, and with that renew one, before all have gone back
         self.joined.clear()

@@ -132,6 +132,14 @@ class StoredAdmission:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredRemoval:
+    """That a rank was removed, and `last`, the last step of whose roster it was then."""
+
+    rank: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredJob:
     """A job: see job.Job, Generations for its barriers, and Holders."""
 
@@ -149,6 +157,7 @@ class StoredJob:
     orders: tuple[StepOrder, ...]
     holders: tuple[StoredHolder, ...]
     admitted: tuple[StoredAdmission, ...]
+    removals: tuple[StoredRemoval, ...]
     stands: tuple[StoredStand, ...]
 
 

@@ -285,6 +285,7 @@ class Taking:
             attempt.job,
             keep,
             self._lineage.told(),
+            tuple([(one.rank, one.last) for one in self._ranks.job.removals]) if self._ranks.job is not None else (),
         )
 
     def _forget(self, root: str, number: int) -> Part:

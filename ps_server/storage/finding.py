@@ -56,6 +56,7 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
             int(manifest.cluster, 16),
             increments=len(manifest.layers) - 1,
             admitted={rank.rank: rank.since for rank in manifest.ranks if rank.since is not None},
+            removed=frozenset([rank.rank for rank in manifest.ranks if rank.was_removed]),
         )
     if task.number not in (None, *[number for number, _ in found]):
         complete = sorted({number for number, root in found if manifest_of(number) in folders[root]})

@@ -40,7 +40,8 @@ class RankEntry(Entry):
     """A rank of the job: it goes on after step `clock`, -1 for none, with the resume state of that step in the part of server `shard`.
 
     `clock` is the least over the parts. `since`: the first step of a rank that was admitted to the job while it ran.
-    `shard`: an index into `servers`, null where no part has the state of exactly that step.
+    `was_removed`: it has left, and not by its own word. `shard`: an index into `servers`, null where no part has the state of exactly that
+    step.
     """
 
     rank: int = Field(ge=0)
@@ -48,6 +49,7 @@ class RankEntry(Entry):
     has_left: bool
     shard: int | None = Field(ge=0)
     since: int | None = None
+    was_removed: bool = False
 
 
 class PartEntry(FileEntry):

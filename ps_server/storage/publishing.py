@@ -1,6 +1,6 @@
 """Make parts a checkpoint: see that they are of one instant and whole, say so in the manifest, and only then remove older checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pydantic import ValidationError
 
@@ -57,7 +57,7 @@ def _manifest_of(task: PublishCheckpoint) -> Program[Manifest]:
     servers, owners = task.shard_map.servers, pack_owners(task.shard_map.owners)
     own = Layer(number=task.number, map_version=task.shard_map.version, owners=None, parts=entries)
     older = () if all([part.is_full for part in parts]) else (yield from _older_layers(task, owners))
-    ranks = _ranks_of(parts) if task.job else ()
+    ranks = _ranks_of(parts, task.removals) if task.job else ()
     return Manifest(
         cluster=f"{task.cluster:016x}",
         number=task.number,
@@ -154,15 +154,20 @@ def _job_of(task: PublishCheckpoint, ranks: tuple[RankEntry, ...]) -> JobEntry |
     return JobEntry(number=job.number, world_size=world_size, mode=SettingEntry.of(job.mode), first_clock=job.first_clock)
 
 
-def _ranks_of(parts: list[Part]) -> tuple[RankEntry, ...]:
-    """Return where each rank goes on: after the least of the steps that it finished by the servers' account."""
+def _ranks_of(parts: list[Part], removals: Collection[tuple[int, int]]) -> tuple[RankEntry, ...]:
+    """Return where each rank goes on: after the least of the steps that it finished by the servers' account.
+
+    One that has left after a step after which it was removed was removed by then, though it may have come back since.
+    """
     ranks = []
     for rank in sorted(parts[0].clocks):
         clock = min([part.clocks[rank] for part in parts])
         shards = [shard for shard, part in enumerate(parts) if part.facts.get(rank) == clock]
         has_left = all([rank in part.left for part in parts])
         since = parts[0].since.get(rank)
-        ranks.append(RankEntry(rank=rank, clock=clock, has_left=has_left, shard=shards[0] if shards else None, since=since))
+        was_removed = has_left and all([(rank, part.left[rank]) in removals for part in parts])
+        shard = shards[0] if shards else None
+        ranks.append(RankEntry(rank=rank, clock=clock, has_left=has_left, shard=shard, since=since, was_removed=was_removed))
     return tuple(ranks)
 
 

@@ -177,6 +177,33 @@ def test_a_rank_is_its_new_holders_also_where_the_coordinator_had_yet_to_hear_of
     assert sim.coordinator.job.world_size == 2
 
 
+@pytest.mark.parametrize(("mode", "member"), [(Sync(), Trainer), (Async(), Counter)], ids=["sync", "async"])
+def test_a_removed_rank_that_had_come_back_is_its_workers_where_all_go_back_to_before_that(mode: Mode, member: type[Member]) -> None:
+    shards = noting()
+    sim = Simulation(1, 2, NO_FAULTS, shards, schedule=Schedule(ROOT, every_s=2.0), lease_s=2.0, awaits_registration=True)
+    lives = Lives(sim)
+    members = [member(mode, rank, on_lost_worker="continue") for rank in (0, 1)]
+    members[0].is_needed = lambda: lives.are_others_at_work("worker-0")
+    for one in members:
+        lives.add(f"worker-{one.rank}", one.script)
+    sim.run(until=lambda: max(shard.clocks.clock_max for shard in sim.shards.values()) >= 2)
+    usual_s, lives.pause_s = lives.pause_s, (9.0, 9.0)
+    lives.kill("worker-1")
+    sim.run(until=lambda: FoundCheckpoints(sim).manifests[-1].ranks[1].has_left)
+    sim.run(until=lambda: lives.worker("worker-1").worker.incarnation > 2)  # which is that of the removal
+    assert FoundCheckpoints(sim).manifests[-1].ranks[1].has_left
+    lives.pause_s = usual_s
+    lives.kill("server-0")
+    sim.run(until=lambda: lives.timeline == 1)
+    lives.add("joins", member(mode, name="joins").script)
+    lives.run()
+    sim.check()
+    assert lives.worker("joins").worker.rank == 2
+    assert lives.worker("worker-1").error is None
+    assert sim.coordinator.job is not None
+    assert sim.coordinator.job.world_size == 3
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(7200)
 def test_who_comes_and_goes_changes_nothing_else_in_a_long_search() -> None:

@@ -169,9 +169,9 @@ def clock_of_another(patch: pytest.MonkeyPatch) -> None:
     """A rank goes on after the most that any server had heard of it, and not the least."""
     find = publishing._ranks_of
 
-    def _ranks_of(parts: list[Any]) -> Any:
+    def _ranks_of(parts: list[Any], removals: Any) -> Any:
         found = []
-        for rank in find(parts):
+        for rank in find(parts, removals):
             clock = max([part.clocks[rank.rank] for part in parts])
             shard = next((shard for shard, part in enumerate(parts) if part.facts.get(rank.rank) == clock), None)
             found.append(rank.model_copy(update={"clock": clock, "shard": shard}))
