@@ -176,7 +176,7 @@ class Writing(Case):
 
 
 class Loading(Case):
-    """A server loads a checkpoint of all rows, from the order to its end; the floor reads the same files into new memory.
+    """A server loads a checkpoint of all rows, from the order to its end; the floor reads the same files into new memory, and keeps them.
 
     from the disk  after the system has forgotten the files, as on another machine     from memory  while it has them, as after a crash
     """
