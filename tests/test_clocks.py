@@ -184,3 +184,10 @@ def test_the_first_to_finish_are_known_once_all_but_the_backup_workers_have() ->
     clocks.leave(2)
     assert clocks.first_finished(1, 2) == [1], "of three that are left, one is enough"
     assert Clocks(2).first_finished(0, 5) == [], "one at least"
+
+
+def test_of_ranks_that_were_all_past_a_step_the_lowest_make_it_up() -> None:
+    clocks = Clocks(4, 0, {0: 4, 1: 8, 2: 8, 3: 8})  # as a checkpoint may have them
+    assert clocks.first_finished(5, 2) == [1, 2]
+    assert clocks.first_finished(4, 2) == [0, 1]
+    assert clocks.first_finished(5, 5) == [1], "one is enough"

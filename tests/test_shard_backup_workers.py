@@ -7,11 +7,12 @@ import pytest
 
 from conversation import ITEM, USER, Conversation, ids, map_of, rows, wants
 from ps_proto.errors import InvalidRequest, MapBehind, NotOwner, Recovering, StepPassed, Unreachable
-from ps_proto.orders import ResolveRank, StartJob
+from ps_proto.orders import JobState, RankState, ResolveRank, StartJob
 from ps_proto.requests import Decision, Done, Fence, Finish, Finished, OpenExport, Pull, Pulled, Push, StepDecided
 from ps_proto.values import Async, BoundedStaleness, Sync
 from ps_server.events import Tell
 from ps_server.shard.telling import AGAIN_FIRST_S
+from rollbacks import order, restore
 
 MAP = map_of(1, "server-0", "server-1", "server-2")  # server-0 owns bucket 0
 ALL = map_of(1, "server-0", "server-1", "server-2", all_to="server-0")
@@ -71,6 +72,16 @@ def test_a_leave_may_be_what_a_step_waited_for() -> None:
     talk.finish(0, 0)
     talk.get(Finish(talk.fence(1), leave=True))
     assert talk.step() == 1
+
+
+def test_after_a_rollback_a_step_is_of_as_many_ranks_as_ever() -> None:
+    """No table is synchronous: one server was at step 5 by its own instant, since it had yet to hear of decisions, and three ranks at 8."""
+    table = replace(USER, mode=Async())
+    talk = Conversation(Sync(2), 4, tables=(table,), shard_map=ALL)
+    ranks = tuple([RankState(rank, Finished(clock), clock, False) for rank, clock in enumerate((8, 8, 8, 6))])
+    restore(talk, [], order(1, JobState(1, 4, Sync(2), 0, 5, ranks), replace(ALL, version=2), (table,)))
+    assert told(talk) == [Decision(7, (0, 1), 2), Decision(8, (0, 1), 2)]
+    assert talk.step() == 9
 
 
 def test_the_lowest_of_the_decided_ranks_says_the_hyperparameters_and_they_may_differ() -> None:

@@ -92,11 +92,13 @@ class Clocks:
     def first_finished(self, step: int, backup_workers: int) -> list[int]:
         """Return the ranks of the roster that have finished `step`, ascending, once at most `backup_workers` have not; before, none (R9).
 
-        A turn brings one rank's news, so that asked after each they are the first: max(1, ranks - backup_workers) of them.
+        They are max(1, ranks - backup_workers). A turn brings one rank's news, so that asked after each they are the first. Of more, which
+        a checkpoint may have where no table is synchronous, since each server is in it at its own instant, the lowest are taken.
         """
         roster = self.roster(step)
+        enough = max(1, len(roster) - backup_workers)
         finished = [rank for rank in roster if self.finished[rank] >= step]
-        return finished if len(finished) >= len(roster) - backup_workers else []
+        return finished[:enough] if len(finished) >= enough else []
 
     def within_bound(self, clock: int, bound: int) -> bool:
         """Return whether every rank has finished all steps < clock - bound (one that left has finished all of its own)."""
