@@ -54,11 +54,22 @@ class LoadPart:
 
 
 @dataclass(frozen=True, slots=True)
+class BarrierRun:
+    """What was agreed upon at barriers of a job in a row, from number `generation` on. `turns`: in which ranks asked for them."""
+
+    generation: int
+    minimum: int
+    count: int
+    turns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PublishCheckpoint:
     """Make the parts a complete checkpoint, if they are of one instant; then keep the last `keep` ones of its lineage under `root`.
 
     `base`: the checkpoint on which increments among the parts stand. `cluster`: the id of the cluster. `lineage`: as in FindCheckpoint.
     `removals`: (rank, step) of ranks that were removed from the job, after that step, and did not leave by their own word.
+    `barriers`: those that the job had passed last when all parts were taken, ascending.
     """
 
     root: str
@@ -72,6 +83,7 @@ class PublishCheckpoint:
     keep: int
     lineage: tuple[tuple[int, int, int], ...] = ()
     removals: tuple[tuple[int, int], ...] = ()
+    barriers: tuple[BarrierRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +128,7 @@ class FoundCheckpoint:
     or not, 0: of none. `cluster`: the id of the one that wrote it. `increments`: how many follow one with all rows, up to it.
     `admitted`: rank -> the first step of whose roster it was when it was admitted last, of ranks that were admitted to its job.
     `removed`: those of its job that had left by then, and not by their own word.
+    `barriers`: as in PublishCheckpoint; None where nobody tells.
     """
 
     source: Source | None
@@ -128,6 +141,7 @@ class FoundCheckpoint:
     increments: int = 0
     admitted: Mapping[int, int] = field(default_factory=dict)
     removed: frozenset[int] = frozenset()
+    barriers: tuple[BarrierRun, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

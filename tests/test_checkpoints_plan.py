@@ -9,7 +9,7 @@ import pytest
 from driven import SPEC, SYNC, Driver, join, leave, register
 from ps_proto.errors import CheckpointFailed, InvalidRequest, ParameterServerError, Recovering, StalenessTimeout, StorageFailed, Unreachable
 from ps_proto.orders import AskCheckpoint, BeginCheckpoint, CancelCheckpoint, CheckpointState, JobState, PartWritten
-from ps_proto.requests import OBSERVER, CheckpointTaken, CreateTable, Done, GetCluster, TakeCheckpoint
+from ps_proto.requests import OBSERVER, Barrier, CheckpointTaken, CreateTable, Done, GetCluster, TakeCheckpoint
 from ps_proto.values import Async, TableSpec
 from ps_server.coordinator.checkpoints import AGAIN_S
 from ps_server.coordinator.core import CoordinatorCore
@@ -20,7 +20,7 @@ from ps_server.coordinator.stored import Stored, StoredCheckpoint, StoredCluster
 from ps_server.coordinator.taking import ANSWER_S, BOUNDARY_S, CANCEL_S, POLL_S_MAX, POLL_S_MIN
 from ps_server.events import Dropped, Tell
 from ps_server.storage.layout import NUMBER_MAX
-from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
+from ps_server.tasks import AbandonCheckpoint, BarrierRun, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 
 ROOT = "/checkpoints"
 ORDERS = (AskCheckpoint, BeginCheckpoint, CancelCheckpoint)
@@ -157,6 +157,22 @@ def test_a_checkpoint_is_taken_at_a_step_that_no_server_has_passed() -> None:
     assert three.driver.mentions == [f"Checkpoint 1 of {ROOT} is complete, of step 8: 10 rows, 0.0 MB."]
     assert three.driver.notes == []
     assert three.driver.get(GetCluster()).checkpoint == 1
+
+
+def test_it_tells_of_the_barriers_that_were_passed_when_all_had_taken_their_parts() -> None:
+    two = parts()
+    two.steps = {"server-0": 8, "server-1": 7}
+    two.driver.get(Barrier(0, 1, 0, 10.0, 5))
+    two.is_slow = True
+    two.driver.ask(TakeCheckpoint("", False, -1, 60.0))
+    two.run()
+    two.driver.get(Barrier(0, 1, 1, 10.0, 6, turn=4))
+    two.driver.get(Barrier(0, 1, 2, 10.0, 6, turn=4))
+    two.step(8, 8)
+    two.driver.get(Barrier(0, 1, 3, 10.0, 7))
+    two.is_slow = False
+    two.poll()
+    assert two.task().barriers == (BarrierRun(0, 5, 1, ()), BarrierRun(1, 6, 2, (4,)))
 
 
 def test_without_synchronous_tables_each_server_takes_its_part_at_once() -> None:

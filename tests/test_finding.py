@@ -14,7 +14,7 @@ from ps_server.storage.finding import find
 from ps_server.storage.layout import folder_of, manifest_of, part_of, rows_of
 from ps_server.storage.program import run
 from ps_server.storage.publishing import publish
-from ps_server.tasks import FindCheckpoint, FoundCheckpoint
+from ps_server.tasks import BarrierRun, FindCheckpoint, FoundCheckpoint
 
 
 @pytest.fixture
@@ -34,11 +34,15 @@ def number_in(found: FoundCheckpoint) -> int | None:
     return None if found.source is None else found.source.number
 
 
+RUNS = (BarrierRun(4, -3, 2, ()), BarrierRun(6, 2**62, 1, (5, 7)))
+
+
 def test_the_newest_is_found_with_its_tables_and_its_job(store: DictStore) -> None:
     parts = [write_part(store, 11, shard, timeline=2, step=6 + shard, facts={1: 5}, left={0: 9}) for shard in range(2)]
-    run_on(store, publish(task_of(11, parts, job=replace(JOB, mode=Async()))))
+    run_on(store, publish(replace(task_of(11, parts, job=replace(JOB, mode=Async())), barriers=RUNS)))
     ranks = (RankState(0, None, 5, True), RankState(1, Finished(5), 5, False))
-    assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), JobState(3, 2, Async(), 0, 6, ranks), (), 11, 0xC0FFEE)
+    job = JobState(3, 2, Async(), 0, 6, ranks)
+    assert found_in(store) == FoundCheckpoint(Source(ROOT, 11), 2, (TABLE,), job, (), 11, 0xC0FFEE, barriers=RUNS)
 
 
 def test_who_was_removed_by_then_is_told(store: DictStore) -> None:

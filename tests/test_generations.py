@@ -309,3 +309,26 @@ def test_after_a_rollback_it_skips_what_another_had_passed_before(behind: Genera
     number = 5 if is_passed else 3
     assert [behind.number(rank, firsts[rank]) for rank in BOTH] == [number, number]
     assert behind.try_open(number, BOTH) == 70
+
+
+def test_what_a_checkpoint_tells_of_barriers_holds_wherever_the_job_goes_on(behind: Generations) -> None:
+    """One rank's state is of the middle of the turn that the other's is behind; between then and the rollback, the job passed many."""
+    assert [ask(behind, 1, generation, 0, TURN) for generation in (3, 4)] == [0, 0]
+    told = behind.passed()
+    behind.forget(0)
+    for generation in range(5, 5 + 2 * RUNS_KEPT):
+        come(behind, generation, generation, generation)
+    behind.go_back(told)
+    for barriers in (behind, Generations()):
+        barriers.go_back(told)
+        barriers.stand(0, Stand(3, None, skipped=SKIPPED))
+        barriers.stand(1, Stand(5, None))
+        assert ask(barriers, 0, 3, 70, TURN + 1) is None
+        assert barriers.number(0, 3) == 5
+        assert ask(barriers, 1, 5, 60, TURN + 1) == 60
+
+
+def test_what_no_rank_had_passed_where_all_went_back_is_not_told_again(back: Generations) -> None:
+    come(back, 0, 7, 8)
+    back.stand(1, Stand(2, None))
+    assert [(run.generation, run.minimum) for run in back.passed()] == [(0, 7), (1, 10)]

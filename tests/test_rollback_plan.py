@@ -45,6 +45,7 @@ from ps_proto.requests import (
     RegisterServer,
     RenewLease,
     ServerRegistered,
+    SkippedTurn,
     TakeCheckpoint,
 )
 from ps_proto.values import Async, TableSpec
@@ -56,7 +57,7 @@ from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import Stored, StoredOrigin, StoredRemoval, StoredRollback
 from ps_server.coordinator.taking import POLL_S_MAX
 from ps_server.events import Tell, Ticked
-from ps_server.tasks import FindCheckpoint, FoundCheckpoint, PublishCheckpoint
+from ps_server.tasks import BarrierRun, FindCheckpoint, FoundCheckpoint, PublishCheckpoint
 
 ROOT = "/checkpoints"
 OWN = 7  # the id of the cluster
@@ -357,6 +358,23 @@ def test_an_admission_that_waits_for_the_end_of_it_is_no_more() -> None:
     assert isinstance(two.driver.outcomes[request], Recovering)
     assert [body for _, body in two.driver.bodies(FenceRank) if body.rank == 2] == []
     assert two.driver.get(GetCluster()).world_size == 2
+
+
+def test_ranks_go_on_with_what_the_checkpoint_tells_of_barriers() -> None:
+    """Not with what this coordinator knows: the job may have passed very many since, and gone other ways."""
+    two = fleet()
+    joined = [join(two.driver, rank) for rank in range(2)]
+    for generation in range(3):
+        for rank in range(2):
+            two.driver.ask(Barrier(rank, joined[rank].incarnation, generation, 60.0, 10 * generation))
+    two.restart(1)
+    two.find(replace(found(), barriers=(BarrierRun(0, 7, 1, ()), BarrierRun(1, 8, 2, (4,)))))
+    joined = [join(two.driver, rank) for rank in range(2)]
+    two.driver.get(Barrier(1, joined[1].incarnation, 3, 60.0, is_between=True))
+    assert two.driver.get(Barrier(0, joined[0].incarnation, 0, 60.0, 5)) == BarrierPassed(7, 0)
+    request = two.driver.ask(Barrier(0, joined[0].incarnation, 1, 60.0, 6, skipped=(SkippedTurn(1, 4),)))
+    assert two.driver.get(Barrier(1, joined[1].incarnation, 3, 60.0, 9)) == BarrierPassed(6, 3)
+    assert two.driver.outcomes[request] == BarrierPassed(6, 3)
 
 
 def test_ranks_meet_again_at_the_barriers_that_they_come_to_again() -> None:

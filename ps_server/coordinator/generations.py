@@ -18,7 +18,7 @@ class Generations:
     After a rollback each rank goes on between two barriers of before, and may have passed more of them than another. One that all come to
     again they agree upon anew. Of one that some had passed, the others hear what was agreed upon before, once all are beyond it or there.
     Beyond what any of them had passed, what was before says nothing: who skipped a turn then may not skip it now, so that other barriers
-    have those numbers. In a cluster that began with a checkpoint of another, which does not have it, they agree on it themselves.
+    have those numbers. Where nobody knows, they agree on it themselves.
 
     next  the one after the last that opened.
     """
@@ -114,10 +114,16 @@ class Generations:
         self.next = max(self.next, generation + 1)
         return agreed
 
-    def go_back(self) -> None:
-        """Let ranks come to barriers again."""
-        for run in self._minima.runs:
-            self._earlier.put(run)
+    def passed(self) -> tuple[StoredMinimum, ...]:
+        """Return what was agreed upon at the last barriers that opened, also before the last rollback where some rank had passed them."""
+        passed = Minima()
+        for run in (*self._earlier.until(self._frontier), *self._minima.runs):
+            passed.put(run)
+        return passed.runs
+
+    def go_back(self, barriers: Sequence[StoredMinimum] | None = None) -> None:
+        """Let ranks come to barriers again. `barriers`: what `passed` was where they go back to; None: nobody knows, so as it is now."""
+        self._earlier = Minima(self.passed() if barriers is None else barriers)
         self._minima, self._stands, self.next = Minima(), {}, 0
         self._find_frontier()
 

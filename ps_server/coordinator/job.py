@@ -1,14 +1,15 @@
 """A job: one run of so many workers."""
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 
 from ps_proto.orders import JobState
 from ps_proto.requests import NEVER, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.holders import Holders
-from ps_server.coordinator.stored import StoredAdmission, StoredJob, StoredRemoval
+from ps_server.coordinator.stored import StoredAdmission, StoredJob, StoredMinimum, StoredRemoval
+from ps_server.tasks import BarrierRun
 
 REMOVALS_KEPT = 8  # of a rank: while a checkpoint is written it may be removed again
 
@@ -128,11 +129,17 @@ class Job:
         """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
         return self.world_size_asked <= world_size <= self.world_size
 
-    def go_back(self, state: JobState, admitted: Mapping[int, int], removed: Set[int] = frozenset()) -> set[int]:
+    def go_back(
+        self,
+        state: JobState,
+        admitted: Mapping[int, int],
+        removed: Set[int] = frozenset(),
+        barriers: Sequence[BarrierRun] | None = None,
+    ) -> set[int]:
         """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands.
 
         `admitted`: as above, of the checkpoint; a rank that no server had admitted since a rollback before it is not there.
-        `removed`: those that had left by then, and not by their own word.
+        `removed`: those that had left by then, and not by their own word. `barriers`: as in FoundCheckpoint.
         """
         finished = {rank.rank: rank.finished for rank in state.ranks}
         news = {rank: since for rank, since in admitted.items() if since > self.admitted.get(rank, NEVER)}
@@ -147,6 +154,6 @@ class Job:
         self._look_again()
         self.is_offered = True
         self.ranks.clear()
-        self.barriers.go_back()
+        self.barriers.go_back(None if barriers is None else [StoredMinimum(**asdict(run)) for run in barriers])
         self.orders.clear()
         return change_hands

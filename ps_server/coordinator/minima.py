@@ -29,6 +29,10 @@ class Minima:
         """Return the run that a barrier is in; None where it has not opened, or long ago."""
         return next((run for run in reversed(self._runs) if run.generation <= generation < _end(run)), None)
 
+    def until(self, end: int) -> tuple[StoredMinimum, ...]:
+        """Return the runs of barriers before this one."""
+        return tuple([replace(run, count=min(run.count, end - run.generation)) for run in self._runs if run.generation < end])
+
     def put(self, run: StoredMinimum) -> None:
         """Note what was agreed upon at some barriers; what was noted of them before is forgotten."""
         kept = [part for old in self._runs for part in _without(old, run)]

@@ -34,7 +34,7 @@ from ps_server.coordinator.schedule import Schedule
 from ps_server.coordinator.stored import CHECKPOINT, StoredCheckpoint
 from ps_server.coordinator.tables import TableRegistry
 from ps_server.storage.layout import NUMBER_MAX, folder_of
-from ps_server.tasks import AbandonCheckpoint, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
+from ps_server.tasks import AbandonCheckpoint, BarrierRun, CheckParts, FindCheckpoint, FoundCheckpoint, PublishCheckpoint, Published
 from sharding.shard_map import ShardMap
 
 POLL_S_MIN, POLL_S_MAX = 0.1, 1.0  # between two looks at the parts
@@ -163,7 +163,7 @@ class Taking:
         attempt = _Attempt(TRIAL, None, tracks=False, full=True, shard_map=self._members.check_map(), job=None, is_synchronous=False)
         failed: CheckpointFailed | None = None
         try:
-            parts = yield from self._parts(Wish(root), attempt, 0, begun_s)
+            parts, _ = yield from self._parts(Wish(root), attempt, 0, begun_s)
             yield Do(CheckParts(root, TRIAL, tuple(parts)))
         except ParameterServerError as error:
             failed = _failed(root, error)
@@ -198,7 +198,7 @@ class Taking:
         while True:
             attempt = self._attempt(wish.root, full)
             try:
-                parts = yield from self._parts(wish, attempt, extra, begun_s)
+                parts, barriers = yield from self._parts(wish, attempt, extra, begun_s)
             except _AgainError as again:
                 extra = (2 * extra or 1) if again.was_passed else 0
                 yield from self._forget(wish.root, attempt.number)
@@ -207,7 +207,7 @@ class Taking:
                 yield from self._forget(wish.root, attempt.number)
                 raise
             try:
-                return attempt, (yield Do(self._publication(wish.root, attempt, parts)))
+                return attempt, (yield Do(self._publication(wish.root, attempt, parts, barriers)))
             except ParameterServerError as error:
                 yield from self._forget(wish.root, attempt.number)
                 if was_refused or isinstance(error, StorageFailed):
@@ -229,7 +229,10 @@ class Taking:
         )
 
     def _parts(self, wish: Wish, attempt: _Attempt, extra: int, begun_s: float) -> Part:
-        """Return what every server has written, in the map's order; _AgainError where another attempt is needed."""
+        """Return what every server has written, in the map's order, and the barriers that the job had passed when all had taken it.
+
+        _AgainError where another attempt is needed.
+        """
         servers = attempt.shard_map.servers
         question = AskCheckpoint(self._numbering.term, self._numbering.cluster, attempt.number)
         ask = Each({server.name: question for server in servers}, ANSWER_S)
@@ -239,12 +242,15 @@ class Taking:
         states: list[CheckpointState] = yield Each(
             {server.name: self._begin(wish.root, attempt, shard, boundary) for shard, server in enumerate(servers)}, ANSWER_S
         )
+        barriers: tuple[BarrierRun, ...] | None = None
         pause_s = POLL_S_MIN
         apart_s = now_s = yield Now()  # since when some wait for the boundary, and others have come to it
         while True:
+            if barriers is None and all([state.phase in ("taken", "written") for state in states]):
+                barriers = self._ranks.barriers_passed(attempt.job)
             parts = [state.part for state in states if state.part is not None and state.phase == "written"]
             if len(parts) == len(servers):
-                return parts
+                return parts, barriers
             for server, state in zip(servers, states, strict=True):
                 if state.phase in ("failed", "none"):
                     why = state.why or "it does not know of its part any more"
@@ -270,7 +276,9 @@ class Taking:
             self._numbering.term, self._numbering.cluster, attempt.number, root, shard, boundary, base, attempt.tracks, attempt.full
         )
 
-    def _publication(self, root: str, attempt: _Attempt, parts: Sequence[PartWritten]) -> PublishCheckpoint:
+    def _publication(
+        self, root: str, attempt: _Attempt, parts: Sequence[PartWritten], barriers: tuple[BarrierRun, ...]
+    ) -> PublishCheckpoint:
         """Return the task that makes the parts a checkpoint. A part may have a table that another server has not opened yet."""
         keep = self._schedule.keep if root == self._schedule.root else 0
         tables = tuple([spec for _, spec in sorted(self._tables.specs.items())])
@@ -286,6 +294,7 @@ class Taking:
             keep,
             self._lineage.told(),
             tuple([(one.rank, one.last) for one in self._ranks.job.removals]) if self._ranks.job is not None else (),
+            barriers,
         )
 
     def _forget(self, root: str, number: int) -> Part:

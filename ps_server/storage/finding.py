@@ -16,7 +16,7 @@ from ps_server.storage.lineage import is_of
 from ps_server.storage.manifest import Manifest
 from ps_server.storage.program import List, Program
 from ps_server.storage.reading import read_manifest, read_part
-from ps_server.tasks import FindCheckpoint, FoundCheckpoint
+from ps_server.tasks import BarrierRun, FindCheckpoint, FoundCheckpoint
 
 
 def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
@@ -57,6 +57,7 @@ def find(task: FindCheckpoint) -> Program[FoundCheckpoint]:
             increments=len(manifest.layers) - 1,
             admitted={rank.rank: rank.since for rank in manifest.ranks if rank.since is not None},
             removed=frozenset([rank.rank for rank in manifest.ranks if rank.was_removed]),
+            barriers=tuple([BarrierRun(run.generation, run.minimum, run.count, run.turns) for run in manifest.barriers]),
         )
     if task.number not in (None, *[number for number, _ in found]):
         complete = sorted({number for number, root in found if manifest_of(number) in folders[root]})

@@ -52,6 +52,15 @@ class RankEntry(Entry):
     was_removed: bool = False
 
 
+class BarrierEntry(Entry):
+    """Barriers of the job in a row that were passed when the parts were taken: see tasks.BarrierRun."""
+
+    generation: int = Field(ge=0)
+    minimum: int
+    count: int = Field(ge=1)
+    turns: tuple[int, ...]
+
+
 class PartEntry(FileEntry):
     """A server's part.json."""
 
@@ -90,6 +99,7 @@ class Manifest(Entry):
     is_synchronous: bool
     job: JobEntry | None
     ranks: tuple[RankEntry, ...]
+    barriers: tuple[BarrierEntry, ...]
     tables: tuple[SpecEntry, ...]
     layers: tuple[Layer, ...] = Field(min_length=1)
     rows: int = Field(ge=0)

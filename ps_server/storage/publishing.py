@@ -1,6 +1,7 @@
 """Make parts a checkpoint: see that they are of one instant and whole, say so in the manifest, and only then remove older checkpoints."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 
 from pydantic import ValidationError
 
@@ -9,7 +10,7 @@ from ps_proto.errors import CheckpointFailed, CorruptFile, InvalidRequest, Stora
 from ps_proto.orders import PartWritten
 from ps_proto.values import Sync
 from ps_server.storage.layout import folder_of, manifest_of, part_of
-from ps_server.storage.manifest import JobEntry, Layer, Manifest, PartEntry, RankEntry, ServerEntry, pack_owners
+from ps_server.storage.manifest import BarrierEntry, JobEntry, Layer, Manifest, PartEntry, RankEntry, ServerEntry, pack_owners
 from ps_server.storage.part import Part
 from ps_server.storage.program import List, Program, Put
 from ps_server.storage.reading import read_manifest, read_part
@@ -70,6 +71,7 @@ def _manifest_of(task: PublishCheckpoint) -> Program[Manifest]:
         is_synchronous=_is_synchronous(task),
         job=_job_of(task, ranks),
         ranks=ranks,
+        barriers=tuple([BarrierEntry(**asdict(run)) for run in task.barriers]),
         tables=tuple([SpecEntry.of_spec(spec) for spec in task.tables]),
         layers=(*older, own),
         rows=sum([part.rows for part in parts]),
