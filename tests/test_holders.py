@@ -76,6 +76,17 @@ def test_a_rank_that_was_admitted_again_to_its_holder_is_not_the_next_ones() -> 
     assert again.holders.name_of(1) == "b"
 
 
+def test_a_checkpoint_of_an_earlier_admission_tells_nothing_of_one_under_way() -> None:
+    job = Job(1, 2, Async())
+    job.holders.take(1, "a")
+    for since in (9, 15):
+        job.admit(1, since)
+    job.holders.take(1, "b")
+    state = JobState(1, 2, Async(), 0, 12, tuple([RankState(rank, None, 12, False) for rank in range(2)]))
+    assert job.go_back(state, {1: 9}) == {1}
+    assert job.holders.name_of(1) == "a"
+
+
 def test_it_is_stored_and_keeps_the_last_of_each_rank() -> None:
     taken = [(2, f"{number}", number) for number in range(HOLDERS_KEPT + 3)]
     holders = held((1, "other", 0), *taken)

@@ -222,6 +222,8 @@ def test_without_any_checkpoint_all_begin_anew() -> None:
     assert order.job == JobState(1, 2, SYNC, 0, 0, ())
     assert two.is_over
     assert "there is none, so that all begin anew" in two.driver.notes[0]
+    two.restart(0, nonce=101)
+    assert two.find(NOTHING).lineage == ((OWN, 0, 2**63 - 1), (OWN, 1, 0)), "whatever timeline 0 wrote is of no time any more"
 
 
 def test_without_a_root_nothing_is_searched_for() -> None:
