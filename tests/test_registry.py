@@ -142,3 +142,39 @@ class Scale:
 
     def __call__(self, step: int) -> float:
         return 1.0
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------------------
+
+
+class Trained:
+    """An optimizer of one parameter."""
+
+    def __init__(self) -> None:
+        self.weight = torch.ones(2, requires_grad=True)
+
+    def gradients_now(self) -> list[torch.Tensor]:
+        return [self.weight.grad] if self.weight.grad is not None else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def test_gradients_that_are_new_or_were_added_to_are_told_from_those_that_were_there() -> None:
+    registry, trained = Registry(), Trained()
+    registry.register_ours("optimizer", trained)
+    none = registry.gradients()
+    torch.autograd.backward(trained.weight.sum())
+    first = registry.gradients()
+    assert not none.has_all_of(first)
+    assert first.has_all_of(registry.gradients())
+    torch.autograd.backward(trained.weight.sum())  # adds to it
+    assert not first.has_all_of(registry.gradients())
+    second = registry.gradients()
+    trained.weight.grad = None
+    assert second.has_all_of(registry.gradients())
+    torch.autograd.backward(trained.weight.sum())
+    assert not second.has_all_of(registry.gradients())

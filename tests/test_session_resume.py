@@ -216,6 +216,26 @@ def test_a_turn_with_two_steps_draws_for_each_its_own_numbers() -> None:
     assert len(set(drawn)) == 6
 
 
+@pytest.mark.parametrize("zeroes", ["behind", "ahead"])
+def test_what_a_turn_draws_that_computes_for_the_next_step_is_not_drawn_again(zeroes: str) -> None:
+    drawn: list[float] = []
+    with life(InProcess(1), 1, Sync()) as session:
+        model = Model()
+        optimizer = ps.optim.ServerOptimizer(model, dense=Adam(lr=0.05), sparse=Adagrad(lr=0.1), client=session.client)
+        for number, batch in enumerate(ps.prefetch(DataLoader(Clicks(), 4), ids_of(model), client=session.client)):
+            if number:
+                optimizer.step()
+                if zeroes == "behind":
+                    optimizer.zero_grad()
+            loss = model(batch).sum()
+            if zeroes == "ahead":
+                optimizer.zero_grad()
+            loss.backward()
+            drawn.append(torch.rand(()).item())
+        optimizer.step()
+    assert len(set(drawn)) == len(drawn) == 2 * BATCHES
+
+
 def test_another_rank_that_lives_on_notices_nothing() -> None:
     def run(fate: Fate) -> tuple[str, dict[int, tuple[float, ...]]]:
         cluster, model = InProcess(2), Model().eval()  # which draws nothing: the generators are those of the other rank's thread

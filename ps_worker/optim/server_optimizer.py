@@ -235,6 +235,11 @@ class ServerOptimizer(torch.optim.Optimizer):
         scale = vars(self).get("grad_scale")
         return 1.0 if scale is None else 1.0 / float(scale)
 
+    def gradients_now(self) -> list[torch.Tensor]:
+        """Return the gradients that backward has left since the last zero_grad()."""
+        params = [param for group in self.param_groups for param in group["params"] if param is not self._anchor]
+        return [param.grad for param in params if param.grad is not None]
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, and the row leaves with theirs, whatever `set_to_none` says of the others."""
         for table in self.tables.values():

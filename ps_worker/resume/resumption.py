@@ -9,7 +9,7 @@ from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
 from ps_worker.protocol import BarriersAsked
 from ps_worker.resume.packing import pack, unpack
-from ps_worker.resume.registry import Registry
+from ps_worker.resume.registry import Gradients, Registry
 from ps_worker.resume.replay import Replay
 from ps_worker.resume.rngs import rng_states, set_rng_states
 
@@ -27,8 +27,8 @@ class Resumption:
         left = unpack(client.resume) if client.resume else {}
         self._rngs: dict[str, Any] = left.get("rngs", {})
         self.registry = Registry(left.get("objects", {}))
-        # The client's turn and the generators, where the state was captured before the turn of the loop was over.
-        self._behind_step: tuple[int, dict[str, Any]] | None = None
+        # The client's turn, the generators and the gradients, where the state was captured before the turn of the loop was over.
+        self._behind_step: tuple[int, dict[str, Any], Gradients] | None = None
         self.replay = Replay(lambda: client.clock, client.is_resumed, left.get("replay"), self._arrive, self._end_turn, self._end_loop)
         client.follow(self.replay, BarriersAsked(*left["barriers"]) if left else None)
         if client.is_resumed:
@@ -43,10 +43,12 @@ class Resumption:
     def _end_turn(self) -> None:
         """Set the generators back to where they were captured: a worker started again does not draw what the turn drew behind its step.
 
-        Not where another step was made since: what was drawn for that one must not be drawn again.
+        Not where another step was made since, or gradients were computed for the next one: that was no evaluation, and what was drawn for
+        it must not be drawn again.
         """
         if self._behind_step is not None and self._behind_step[0] == self._client.turn:
-            set_rng_states(self._behind_step[1])
+            if self._behind_step[2].has_all_of(self.registry.gradients()):
+                set_rng_states(self._behind_step[1])
             self._client.mark_again()  # what else has changed
         self._behind_step = None
 
@@ -60,7 +62,7 @@ class Resumption:
         """Return the state. Raises InvalidRequest that names the object which is too large, or no plain data."""
         objects, rngs = self.registry.capture(), rng_states()
         if self.replay.is_behind_step:
-            self._behind_step = (self._client.turn, rngs)
+            self._behind_step = (self._client.turn, rngs, self.registry.gradients())
         state = {"rngs": rngs, "replay": self.replay.state(), "barriers": tuple(self._client.barriers), "objects": objects}
         data = pack(state)
         if len(data) > RESUME_BYTES_MAX:
