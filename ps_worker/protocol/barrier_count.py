@@ -41,8 +41,7 @@ class BarrierCount:
 
     def go_on(self, asked: BarriersAsked) -> None:
         """Count on from where the worker before this one was."""
-        skipped = tuple([(first, turn) for first, turn in asked.skipped])
-        self.asked = BarriersAsked(asked.next_one, asked.passed, asked.known, skipped)
+        self.asked = asked
 
     def behind(self, turn: int) -> BarriersAsked:
         """Return what a worker goes on with that begins behind this turn, whose first barrier is yet to come; 0: not behind any."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from ps_proto.errors import InvalidRequest
+from ps_worker.resume.gradients import Gradients, Trainer
 from ps_worker.resume.packing import pack, unpack
 
 log = logging.getLogger("rowstead")
@@ -21,15 +22,6 @@ class Resumable(Protocol):
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
-
-
-@runtime_checkable
-class Trainer(Protocol):
-    """What gradients are computed for: an optimizer."""
-
-    def gradients_now(self) -> list[Any]:
-        """Return the gradients that are there, each a tensor that can be referred to weakly and has a `_version`."""
-        ...
 
 
 class Registry:
@@ -71,7 +63,7 @@ class Registry:
         """Return each object's state, packed. Raises InvalidRequest that names the object, and the place in it, that is no plain data."""
         return {name: pack(obj.state_dict(), f"what is registered as {name!r}") for name, obj in self._living().items()}
 
-    def gradients(self) -> "Gradients":
+    def gradients(self) -> Gradients:
         """Return which gradients our optimizers have now."""
         return Gradients([each for obj in self._living().values() if isinstance(obj, Trainer) for each in obj.gradients_now()])
 
@@ -92,18 +84,3 @@ class Registry:
     def _living(self) -> dict[str, Resumable]:
         ours = {name: obj for name, reference in self._ours.items() if (obj := reference()) is not None}
         return {**ours, **self._objects}
-
-
-class Gradients:
-    """Which gradients were there at some time; it keeps none of them alive."""
-
-    def __init__(self, gradients: list[Any]) -> None:
-        self._known = {id(gradient): (weakref.ref(gradient), gradient._version) for gradient in gradients}
-
-    def has_all_of(self, later: "Gradients") -> bool:
-        """Return whether none was computed, or added to, until a later time."""
-        for number, (gradient, version) in later._known.items():
-            known, was = self._known.get(number, (None, -1))
-            if known is None or known() is not gradient() or was != version:
-                return False
-        return True

@@ -8,8 +8,9 @@ from ps_proto.codec import RESUME_BYTES_MAX
 from ps_proto.errors import InvalidRequest
 from ps_worker.client import Client
 from ps_worker.protocol import BarriersAsked
+from ps_worker.resume.gradients import Gradients
 from ps_worker.resume.packing import pack, unpack
-from ps_worker.resume.registry import Gradients, Registry
+from ps_worker.resume.registry import Registry
 from ps_worker.resume.replay import Replay
 from ps_worker.resume.rngs import rng_states, set_rng_states
 
