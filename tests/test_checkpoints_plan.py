@@ -562,7 +562,8 @@ def test_a_job_that_ends_leaves_a_last_checkpoint() -> None:
     assert two.begun()[-1].boundary == 10
 
 
-def test_all_are_told_which_one_has_the_end_of_the_job_until_another_begins() -> None:
+def ended_while_one_is_written() -> Parts:
+    """Return servers of a job that has ended while a checkpoint by time was being written, which is to be published now."""
     two = parts(Schedule(ROOT, every_s=60.0))
     joined = join(two.driver, 0, world_size=1, nonce=5)
     two.driver.tick(60.0)
@@ -570,6 +571,11 @@ def test_all_are_told_which_one_has_the_end_of_the_job_until_another_begins() ->
     leave(two.driver, joined, 0)
     two.run()
     two.poll()
+    return two
+
+
+def test_all_are_told_which_one_has_the_end_of_the_job_until_another_begins() -> None:
+    two = ended_while_one_is_written()
     first = two.publish()
     assert two.driver.get(GetCluster()).end is None, "that one began before the end"
     two.poll()
@@ -583,26 +589,14 @@ def test_all_are_told_which_one_has_the_end_of_the_job_until_another_begins() ->
 
 
 def test_a_job_that_ends_while_one_is_written_by_time_leaves_another() -> None:
-    two = parts(Schedule(ROOT, every_s=60.0))
-    joined = join(two.driver, 0, world_size=1, nonce=5)
-    two.driver.tick(60.0)
-    two.run()
-    leave(two.driver, joined, 0)
-    two.run()
-    two.poll()
+    two = ended_while_one_is_written()
     first = two.publish()
     two.poll()
     assert two.publish() == first + 1
 
 
 def test_one_that_fails_after_the_job_has_ended_takes_nothing_from_the_last_one() -> None:
-    two = parts(Schedule(ROOT, every_s=60.0))
-    joined = join(two.driver, 0, world_size=1, nonce=5)
-    two.driver.tick(60.0)
-    two.run()
-    leave(two.driver, joined, 0)
-    two.run()
-    two.poll()
+    two = ended_while_one_is_written()
     two.end(PublishCheckpoint, StorageFailed(ROOT, "no space left on device"))
     two.end(AbandonCheckpoint, None)
     two.poll()

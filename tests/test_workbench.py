@@ -298,10 +298,19 @@ class Hanging(Folder):
 
 @dataclass
 class Clock:
+    """Stands still until the test moves it. `looks`: how often it was looked at."""
+
     now_s: float = 100.0
+    looks: int = 0
 
     def __call__(self) -> float:
+        self.looks += 1
         return self.now_s
+
+    async def be_looked_at(self) -> None:
+        """Wait until the time as it is has been seen, and what follows from it done."""
+        enough = self.looks + 3
+        await asyncio.to_thread(poll_until, lambda: self.looks >= enough)
 
 
 def two_puts(task: Any) -> Program[str]:
@@ -329,7 +338,7 @@ async def give_up(bench: Workbench, clock: Clock, task: object, store: Hanging) 
     doing = asyncio.create_task(bench.do(task, ask_nobody))
     assert await asyncio.to_thread(store.is_hanging.wait, TIMEOUT_S)
     clock.now_s += 299.0
-    await asyncio.sleep(0.01)  # a few looks
+    await clock.be_looked_at()
     assert not doing.done()
     clock.now_s += 1.0
     with pytest.raises(StorageFailed) as raised:
@@ -364,7 +373,7 @@ async def test_a_slow_store_that_ends_each_operation_in_time_is_waited_for(tmp_p
         assert await asyncio.to_thread(hanging.is_hanging.wait, TIMEOUT_S)
         hanging.is_hanging.clear()
         clock.now_s += 299.0
-        await asyncio.sleep(0.01)
+        await clock.be_looked_at()
         assert len(hanging.puts) == count
         assert not doing.done()
         hanging.may_end.release()
@@ -381,7 +390,7 @@ async def test_a_part_that_is_loaded_is_waited_for_and_the_log_says_for_what(tmp
         clock.now_s += 300.0
         await asyncio.to_thread(poll_until, lambda: bool(logs))
         clock.now_s += 300.0
-        await asyncio.sleep(0.01)
+        await clock.be_looked_at()
         assert not doing.done()
     assert [(line["event"], line["path"]) for line in logs] == [("a store does not answer", "first")]  # once
     hanging.may_end.release(2)
