@@ -55,12 +55,15 @@ class LoadPart:
 
 @dataclass(frozen=True, slots=True)
 class BarrierRun:
-    """What was agreed upon at barriers of a job in a row, from number `generation` on. `turns`: in which ranks asked for them."""
+    """What was agreed upon at barriers of a job in a row, from number `generation` on.
+
+    `turns`: in which ranks asked for them, ascending; see Barrier.
+    """
 
     generation: int
     minimum: int
-    count: int
-    turns: tuple[int, ...]
+    count: int = 1
+    turns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class FoundCheckpoint:
     or not, 0: of none. `cluster`: the id of the one that wrote it. `increments`: how many follow one with all rows, up to it.
     `admitted`: rank -> the first step of whose roster it was when it was admitted last, of ranks that were admitted to its job.
     `removed`: those of its job that had left by then, and not by their own word.
-    `barriers`: as in PublishCheckpoint; None where nobody tells.
+    `barriers`: as in PublishCheckpoint.
     """
 
     source: Source | None
@@ -141,7 +144,7 @@ class FoundCheckpoint:
     increments: int = 0
     admitted: Mapping[int, int] = field(default_factory=dict)
     removed: frozenset[int] = frozenset()
-    barriers: tuple[BarrierRun, ...] | None = None
+    barriers: tuple[BarrierRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from ps_proto.requests import (
 from ps_proto.values import Async, BoundedStaleness, Sync, TableSpec
 from ps_server.coordinator.admissions import LOOK_AGAIN_S
 from ps_server.coordinator.core_settings import CoreSettings
+from ps_server.tasks import FoundCheckpoint
 
 SETTINGS = CoreSettings(2, lease_s=10.0)
 UNKNOWN = RankFenced(None, NEVER, 6)  # of a rank that is in no roster, where others have finished step 6
@@ -430,7 +431,7 @@ def test_a_message_that_comes_late_brings_nobody_back(driver: Driver) -> None:
 
 def rolled_back(driver: Driver, *ranks: RankState) -> None:
     state = JobState(1, len(ranks), Async(), 0, 3, ranks)
-    driver.core.ranks.roll_back(state, {}, is_new=False)
+    driver.core.ranks.roll_back(FoundCheckpoint(None, 0, (), state, ()), is_new=False)
     driver.fenced = lambda server, order: RankFenced(
         None, NEVER, 9, finished={one.rank: one.finished for one in ranks}.get(order.rank, NEVER)
     )
@@ -548,7 +549,7 @@ def test_a_rank_that_a_rollback_took_away_is_given_anew(driver: Driver) -> None:
     in_job(driver, mode=Async())
     driver.fenced = lambda server, order: UNKNOWN
     assert driver.get(wants_in(nonce=8)).rank == 2
-    driver.core.ranks.roll_back(JobState(1, 2, Async(), 0, 3, ()), {}, is_new=False)
+    driver.core.ranks.roll_back(FoundCheckpoint(None, 0, (), JobState(1, 2, Async(), 0, 3, ()), ()), is_new=False)
     driver.get(JoinJob(0, 2, None, 20))
     joined = driver.get(wants_in(nonce=8))
     assert (joined.rank, joined.incarnation) == (2, 2)

@@ -80,7 +80,7 @@ def back() -> Generations:
     barriers = Generations()
     for generation in range(3):
         come(barriers, generation, 10 * generation, 10 * generation + 5)
-    barriers.go_back()
+    barriers.go_back(barriers.passed())
     return barriers
 
 
@@ -115,7 +115,7 @@ def test_what_nobody_knows_any_more_is_not_guessed() -> None:
     barriers = Generations()
     for generation in range(RUNS_KEPT + 5):
         come(barriers, generation, generation, 1000)
-    barriers.go_back()
+    barriers.go_back(barriers.passed())
     barriers.stand(1, Stand(7, None))
     barriers.stand(0, Stand(4, 99))
     assert barriers.is_forgotten(4)
@@ -129,7 +129,7 @@ def test_what_was_before_a_rollback_says_nothing_beyond_what_any_rank_had_passed
         for rank in BOTH:
             barriers.stand(rank, Stand(generation, 100, turn))
         assert barriers.try_open(generation, BOTH) == 100
-    barriers.go_back()
+    barriers.go_back(barriers.passed())
     for generation, turn in ((0, 0), (1, 20), (2, 20)):
         for rank in BOTH:
             barriers.stand(rank, Stand(generation, 5, turn))
@@ -145,7 +145,7 @@ def test_what_was_before_a_rollback_says_nothing_beyond_what_any_rank_had_passed
 def test_what_was_before_a_rollback_says_nothing_of_a_barrier_that_opened_since(behind: Generations) -> None:
     """Rank 1 came to the turn's barrier then, and skips the turn now."""
     assert ask(behind, 1, 3, 0, TURN) == 0
-    behind.go_back()
+    behind.go_back(behind.passed())
     for value in (None, 70):
         for rank in BOTH:
             behind.stand(rank, Stand(3, value, skipped=SKIPPED))
@@ -163,7 +163,7 @@ def test_ranks_that_all_went_back_behind_what_is_known_agree_anew() -> None:
         for rank in BOTH:
             barriers.stand(rank, Stand(generation, 0, turn=generation + 1))
         assert barriers.try_open(generation, BOTH) == 0
-    barriers.go_back()
+    barriers.go_back(barriers.passed())
     for rank in BOTH:
         barriers.stand(rank, Stand(2, None))
     for generation in range(2, RUNS_KEPT + 5):
@@ -187,7 +187,7 @@ def test_all_of_it_comes_back_from_what_is_stored(back: Generations) -> None:
     assert (again.next, again.opened(1)) == (2, 98)
     again.stand(1, Stand(3, None))
     assert come(again, 2, 99) == 20
-    again.go_back()
+    again.go_back(again.passed())
     again.stand(1, Stand(3, None))
     assert come(again, 1, 50) == 98  # the later word counts
 
@@ -301,7 +301,7 @@ def test_what_one_skips_holds_for_a_coordinator_that_is_started_again(behind: Ge
 @pytest.mark.parametrize("is_passed", [False, True], ids=["both skip the turn", "rank 1 is behind it"])
 def test_after_a_rollback_it_skips_what_another_had_passed_before(behind: Generations, is_passed: bool) -> None:
     assert [ask(behind, 1, generation, 0, TURN) for generation in (3, 4)] == [0, 0]
-    behind.go_back()
+    behind.go_back(behind.passed())
     firsts, skips = ((3, 5), (SKIPPED, ())) if is_passed else ((3, 3), (SKIPPED, SKIPPED))
     for value in (None, 70):
         for rank in BOTH:

@@ -1,10 +1,13 @@
 """Whose the ranks are that were given to those who joined."""
 
+from dataclasses import replace
+
 from ps_proto.orders import JobState, RankState
 from ps_proto.requests import NEVER
 from ps_proto.values import Async
 from ps_server.coordinator.holders import HOLDERS_KEPT, Holders
 from ps_server.coordinator.job import Job
+from ps_server.tasks import FoundCheckpoint
 
 
 def held(*taken: tuple[int, str, int]) -> Holders:
@@ -66,13 +69,13 @@ def test_a_rank_that_was_admitted_again_to_its_holder_is_not_the_next_ones() -> 
         job.admit(1, since)
     job.holders.take(1, "b")
     again = Job.of(job.stored(), {})
-    state = JobState(1, 2, Async(), 0, 20, tuple([RankState(rank, None, 20, False) for rank in range(2)]))
-    assert again.go_back(state, {1: 15}) == {1}
+    found = FoundCheckpoint(None, 0, (), JobState(1, 2, Async(), 0, 20, tuple([RankState(rank, None, 20, False) for rank in range(2)])), ())
+    assert again.go_back(replace(found, admitted={1: 15})) == {1}
     assert again.holders.name_of(1) == "a"
     again.holders.take(1, "b")
-    assert again.go_back(state, {1: 15}) == {1}, "the second time, too"
+    assert again.go_back(replace(found, admitted={1: 15})) == {1}, "the second time, too"
     again.holders.take(1, "b")
-    assert again.go_back(state, {1: 21}) == set()
+    assert again.go_back(replace(found, admitted={1: 21})) == set()
     assert again.holders.name_of(1) == "b"
 
 
@@ -82,8 +85,8 @@ def test_a_checkpoint_of_an_earlier_admission_tells_nothing_of_one_under_way() -
     for since in (9, 15):
         job.admit(1, since)
     job.holders.take(1, "b")
-    state = JobState(1, 2, Async(), 0, 12, tuple([RankState(rank, None, 12, False) for rank in range(2)]))
-    assert job.go_back(state, {1: 9}) == {1}
+    found = FoundCheckpoint(None, 0, (), JobState(1, 2, Async(), 0, 12, tuple([RankState(rank, None, 12, False) for rank in range(2)])), ())
+    assert job.go_back(replace(found, admitted={1: 9})) == {1}
     assert job.holders.name_of(1) == "a"
 
 

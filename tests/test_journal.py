@@ -27,7 +27,6 @@ from ps_server.coordinator.stored import (
     StoredHolder,
     StoredJob,
     StoredMap,
-    StoredMinimum,
     StoredNonce,
     StoredOrigin,
     StoredRank,
@@ -41,6 +40,7 @@ from ps_server.coordinator.stored import (
     table_key,
 )
 from ps_server.events import Persist
+from ps_server.tasks import BarrierRun
 from samples import SHARD_MAP, same
 from sharding.shard_map import Server
 
@@ -49,7 +49,7 @@ ORDERS = (StepOrder(1, "admit", 2, 1),)
 HOLDERS = (StoredHolder(2, "spare", 7),)
 ADMITTED = (StoredAdmission(2, 7),)
 REMOVALS = (StoredRemoval(2, 5), StoredRemoval(1, -1))
-MINIMA = (StoredMinimum(60, -5, 9), StoredMinimum(69, 2**63 - 1, turns=(4, 7)))
+MINIMA = (BarrierRun(60, -5, 9), BarrierRun(69, 2**63 - 1, turns=(4, 7)))
 STANDS = (StoredStand(2, 70, (SkippedTurn(68, 4), SkippedTurn(70, 7))),)
 STORED = {
     CLUSTER: CLUSTER_STORED,

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from ps_server.coordinator.minima import RUNS_KEPT, Minima
-from ps_server.coordinator.stored import StoredMinimum
+from ps_server.tasks import BarrierRun
 
 Agreed = tuple[int, tuple[int, ...]]
 
@@ -20,7 +20,7 @@ def test_it_says_of_each_barrier_what_a_dict_says(seed: int) -> None:
     rng = random.Random(seed)
     minima, twin = Minima(), dict[int, Agreed]()
     for _ in range(rng.randrange(1, 40)):
-        run = StoredMinimum(rng.randrange(30), rng.randrange(3), rng.randrange(1, 6), (rng.randrange(2),))
+        run = BarrierRun(rng.randrange(30), rng.randrange(3), rng.randrange(1, 6), (rng.randrange(2),))
         minima.put(run)
         twin |= dict.fromkeys(range(run.generation, run.generation + run.count), (run.minimum, run.turns))
         assert [found(minima, key) for key in range(40)] == [twin.get(key) for key in range(40)]
@@ -33,6 +33,6 @@ def test_it_says_of_each_barrier_what_a_dict_says(seed: int) -> None:
 def test_the_last_runs_are_kept() -> None:
     minima = Minima()
     for generation in range(2 * RUNS_KEPT):
-        minima.put(StoredMinimum(generation, generation % 2))
+        minima.put(BarrierRun(generation, generation % 2))
     assert [run.generation for run in minima.runs] == list(range(RUNS_KEPT, 2 * RUNS_KEPT))
     assert minima.get(RUNS_KEPT - 1) is None

@@ -386,7 +386,7 @@ def test_ranks_meet_again_at_the_barriers_that_they_come_to_again() -> None:
         asked = [two.driver.ask(Barrier(rank, joined[rank].incarnation, generation, 60.0, 10 * generation)) for rank in range(2)]
         assert [two.driver.outcomes[request] for request in asked] == [BarrierPassed(10 * generation, generation)] * 2
     two.restart(1)
-    two.find(found())
+    two.find(replace(found(), barriers=tuple([BarrierRun(generation, 10 * generation) for generation in range(3)])))
     joined = [join(two.driver, rank) for rank in range(2)]
     request = two.driver.ask(Barrier(0, joined[0].incarnation, 1, 60.0, 5))
     assert request not in two.driver.outcomes  # not what was agreed upon before: the other has to come there, too

@@ -27,7 +27,7 @@ from ps_proto import coordinator_pb2 as ps__proto_dot_coordinator__pb2
 from ps_proto import parameter_server_pb2 as ps__proto_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps_proto/stored.proto\x12\x0browstead.v1\x1a\x15ps_proto/common.proto\x1a\x1aps_proto/coordinator.proto\x1a\x1fps_proto/parameter_server.proto\"\xb0\x01\n\rStoredCluster\x12\x0f\n\x07\x63luster\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x18\n\x10servers_expected\x18\x03 \x01(\x05\x12\x10\n\x08timeline\x18\x04 \x01(\x03\x12\x10\n\x08last_job\x18\x05 \x01(\x03\x12\x15\n\rlast_creation\x18\x06 \x01(\x03\x12\x12\n\nlast_order\x18\x07 \x01(\x03\x12\x17\n\x0flast_checkpoint\x18\x08 \x01(\x03\"K\n\tStoredMap\x12(\n\tshard_map\x18\x01 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12\x14\n\x0cis_installed\x18\x02 \x01(\x08\"X\n\x0cStoredServer\x12#\n\x06server\x18\x01 \x01(\x0b\x32\x13.rowstead.v1.Server\x12\r\n\x05nonce\x18\x02 \x01(\x04\x12\x14\n\x0cmust_recover\x18\x03 \x01(\x08\"[\n\x0bStoredTable\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x10\n\x08\x63reation\x18\x02 \x01(\x03\x12\x14\n\x0cis_installed\x18\x03 \x01(\x08\"\xff\x03\n\tStoredJob\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x05\x12\"\n\x04mode\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x13\n\x0b\x66irst_clock\x18\x04 \x01(\x03\x12\x16\n\x0eon_lost_worker\x18\x05 \x01(\t\x12\x0c\n\x04left\x18\x06 \x03(\x05\x12\x0f\n\x07removed\x18\x07 \x03(\x05\x12\x0f\n\x07\x62\x61rrier\x18\x08 \x01(\x03\x12*\n\x06minima\x18\t \x03(\x0b\x32\x1a.rowstead.v1.StoredMinimum\x12+\n\x07\x65\x61rlier\x18\x0c \x03(\x0b\x32\x1a.rowstead.v1.StoredMinimum\x12\x18\n\x10world_size_asked\x18\n \x01(\x05\x12&\n\x06orders\x18\x0b \x03(\x0b\x32\x16.rowstead.v1.StepOrder\x12*\n\x07holders\x18\r \x03(\x0b\x32\x19.rowstead.v1.StoredHolder\x12.\n\x08\x61\x64mitted\x18\x0e \x03(\x0b\x32\x1c.rowstead.v1.StoredAdmission\x12(\n\x06stands\x18\x0f \x03(\x0b\x32\x18.rowstead.v1.StoredStand\x12,\n\x08removals\x18\x10 \x03(\x0b\x32\x1a.rowstead.v1.StoredRemoval\"+\n\rStoredRemoval\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04last\x18\x02 \x01(\x03\".\n\x0fStoredAdmission\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\r\n\x05since\x18\x02 \x01(\x03\"9\n\x0cStoredHolder\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x03\"R\n\rStoredMinimum\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0f\n\x07minimum\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\r\n\x05turns\x18\x04 \x03(\x03\"Z\n\x0bStoredStand\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12)\n\x07skipped\x18\x03 \x03(\x0b\x32\x18.rowstead.v1.SkippedTurn\"l\n\nStoredRank\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\r\n\x05is_in\x18\x02 \x01(\x08\x12\x10\n\x08has_left\x18\x03 \x01(\x08\x12(\n\x06nonces\x18\x04 \x03(\x0b\x32\x18.rowstead.v1.StoredNonce\"1\n\x0bStoredNonce\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\">\n\x10StoredCheckpoint\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\"c\n\x0eStoredRollback\x12\x10\n\x08timeline\x18\x01 \x01(\x03\x12\x12\n\nis_pending\x18\x02 \x01(\x08\x12+\n\x08\x62ranches\x18\x03 \x03(\x0b\x32\x19.rowstead.v1.StoredBranch\"0\n\x0cStoredBranch\x12\x10\n\x08timeline\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\"S\n\x0cStoredOrigin\x12#\n\x06source\x18\x01 \x01(\x0b\x32\x13.rowstead.v1.Source\x12\x0f\n\x07\x63luster\x18\x02 \x01(\x04\x12\r\n\x05\x61sked\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps_proto/stored.proto\x12\x0browstead.v1\x1a\x15ps_proto/common.proto\x1a\x1aps_proto/coordinator.proto\x1a\x1fps_proto/parameter_server.proto\"\xb0\x01\n\rStoredCluster\x12\x0f\n\x07\x63luster\x18\x01 \x01(\x04\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x18\n\x10servers_expected\x18\x03 \x01(\x05\x12\x10\n\x08timeline\x18\x04 \x01(\x03\x12\x10\n\x08last_job\x18\x05 \x01(\x03\x12\x15\n\rlast_creation\x18\x06 \x01(\x03\x12\x12\n\nlast_order\x18\x07 \x01(\x03\x12\x17\n\x0flast_checkpoint\x18\x08 \x01(\x03\"K\n\tStoredMap\x12(\n\tshard_map\x18\x01 \x01(\x0b\x32\x15.rowstead.v1.ShardMap\x12\x14\n\x0cis_installed\x18\x02 \x01(\x08\"X\n\x0cStoredServer\x12#\n\x06server\x18\x01 \x01(\x0b\x32\x13.rowstead.v1.Server\x12\r\n\x05nonce\x18\x02 \x01(\x04\x12\x14\n\x0cmust_recover\x18\x03 \x01(\x08\"[\n\x0bStoredTable\x12$\n\x04spec\x18\x01 \x01(\x0b\x32\x16.rowstead.v1.TableSpec\x12\x10\n\x08\x63reation\x18\x02 \x01(\x03\x12\x14\n\x0cis_installed\x18\x03 \x01(\x08\"\xf9\x03\n\tStoredJob\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x12\n\nworld_size\x18\x02 \x01(\x05\x12\"\n\x04mode\x18\x03 \x01(\x0b\x32\x14.rowstead.v1.Setting\x12\x13\n\x0b\x66irst_clock\x18\x04 \x01(\x03\x12\x16\n\x0eon_lost_worker\x18\x05 \x01(\t\x12\x0c\n\x04left\x18\x06 \x03(\x05\x12\x0f\n\x07removed\x18\x07 \x03(\x05\x12\x0f\n\x07\x62\x61rrier\x18\x08 \x01(\x03\x12\'\n\x06minima\x18\t \x03(\x0b\x32\x17.rowstead.v1.BarrierRun\x12(\n\x07\x65\x61rlier\x18\x0c \x03(\x0b\x32\x17.rowstead.v1.BarrierRun\x12\x18\n\x10world_size_asked\x18\n \x01(\x05\x12&\n\x06orders\x18\x0b \x03(\x0b\x32\x16.rowstead.v1.StepOrder\x12*\n\x07holders\x18\r \x03(\x0b\x32\x19.rowstead.v1.StoredHolder\x12.\n\x08\x61\x64mitted\x18\x0e \x03(\x0b\x32\x1c.rowstead.v1.StoredAdmission\x12(\n\x06stands\x18\x0f \x03(\x0b\x32\x18.rowstead.v1.StoredStand\x12,\n\x08removals\x18\x10 \x03(\x0b\x32\x1a.rowstead.v1.StoredRemoval\"+\n\rStoredRemoval\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04last\x18\x02 \x01(\x03\".\n\x0fStoredAdmission\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\r\n\x05since\x18\x02 \x01(\x03\"9\n\x0cStoredHolder\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05since\x18\x03 \x01(\x03\"O\n\nBarrierRun\x12\x12\n\ngeneration\x18\x01 \x01(\x03\x12\x0f\n\x07minimum\x18\x02 \x01(\x03\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\r\n\x05turns\x18\x04 \x03(\x03\"Z\n\x0bStoredStand\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12)\n\x07skipped\x18\x03 \x03(\x0b\x32\x18.rowstead.v1.SkippedTurn\"l\n\nStoredRank\x12\x13\n\x0bincarnation\x18\x01 \x01(\x03\x12\r\n\x05is_in\x18\x02 \x01(\x08\x12\x10\n\x08has_left\x18\x03 \x01(\x08\x12(\n\x06nonces\x18\x04 \x03(\x0b\x32\x18.rowstead.v1.StoredNonce\"1\n\x0bStoredNonce\x12\r\n\x05nonce\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\">\n\x10StoredCheckpoint\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\"c\n\x0eStoredRollback\x12\x10\n\x08timeline\x18\x01 \x01(\x03\x12\x12\n\nis_pending\x18\x02 \x01(\x08\x12+\n\x08\x62ranches\x18\x03 \x03(\x0b\x32\x19.rowstead.v1.StoredBranch\"0\n\x0cStoredBranch\x12\x10\n\x08timeline\x18\x01 \x01(\x03\x12\x0e\n\x06number\x18\x02 \x01(\x03\"S\n\x0cStoredOrigin\x12#\n\x06source\x18\x01 \x01(\x0b\x32\x13.rowstead.v1.Source\x12\x0f\n\x07\x63luster\x18\x02 \x01(\x04\x12\r\n\x05\x61sked\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,27 +43,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STOREDTABLE']._serialized_start=468
   _globals['_STOREDTABLE']._serialized_end=559
   _globals['_STOREDJOB']._serialized_start=562
-  _globals['_STOREDJOB']._serialized_end=1073
-  _globals['_STOREDREMOVAL']._serialized_start=1075
-  _globals['_STOREDREMOVAL']._serialized_end=1118
-  _globals['_STOREDADMISSION']._serialized_start=1120
-  _globals['_STOREDADMISSION']._serialized_end=1166
-  _globals['_STOREDHOLDER']._serialized_start=1168
-  _globals['_STOREDHOLDER']._serialized_end=1225
-  _globals['_STOREDMINIMUM']._serialized_start=1227
-  _globals['_STOREDMINIMUM']._serialized_end=1309
-  _globals['_STOREDSTAND']._serialized_start=1311
-  _globals['_STOREDSTAND']._serialized_end=1401
-  _globals['_STOREDRANK']._serialized_start=1403
-  _globals['_STOREDRANK']._serialized_end=1511
-  _globals['_STOREDNONCE']._serialized_start=1513
-  _globals['_STOREDNONCE']._serialized_end=1562
-  _globals['_STOREDCHECKPOINT']._serialized_start=1564
-  _globals['_STOREDCHECKPOINT']._serialized_end=1626
-  _globals['_STOREDROLLBACK']._serialized_start=1628
-  _globals['_STOREDROLLBACK']._serialized_end=1727
-  _globals['_STOREDBRANCH']._serialized_start=1729
-  _globals['_STOREDBRANCH']._serialized_end=1777
-  _globals['_STOREDORIGIN']._serialized_start=1779
-  _globals['_STOREDORIGIN']._serialized_end=1862
+  _globals['_STOREDJOB']._serialized_end=1067
+  _globals['_STOREDREMOVAL']._serialized_start=1069
+  _globals['_STOREDREMOVAL']._serialized_end=1112
+  _globals['_STOREDADMISSION']._serialized_start=1114
+  _globals['_STOREDADMISSION']._serialized_end=1160
+  _globals['_STOREDHOLDER']._serialized_start=1162
+  _globals['_STOREDHOLDER']._serialized_end=1219
+  _globals['_BARRIERRUN']._serialized_start=1221
+  _globals['_BARRIERRUN']._serialized_end=1300
+  _globals['_STOREDSTAND']._serialized_start=1302
+  _globals['_STOREDSTAND']._serialized_end=1392
+  _globals['_STOREDRANK']._serialized_start=1394
+  _globals['_STOREDRANK']._serialized_end=1502
+  _globals['_STOREDNONCE']._serialized_start=1504
+  _globals['_STOREDNONCE']._serialized_end=1553
+  _globals['_STOREDCHECKPOINT']._serialized_start=1555
+  _globals['_STOREDCHECKPOINT']._serialized_end=1617
+  _globals['_STOREDROLLBACK']._serialized_start=1619
+  _globals['_STOREDROLLBACK']._serialized_end=1718
+  _globals['_STOREDBRANCH']._serialized_start=1720
+  _globals['_STOREDBRANCH']._serialized_end=1768
+  _globals['_STOREDORIGIN']._serialized_start=1770
+  _globals['_STOREDORIGIN']._serialized_end=1853
 # @@protoc_insertion_point(module_scope)

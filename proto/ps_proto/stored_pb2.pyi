@@ -83,15 +83,15 @@ class StoredJob(_message.Message):
     left: _containers.RepeatedScalarFieldContainer[int]
     removed: _containers.RepeatedScalarFieldContainer[int]
     barrier: int
-    minima: _containers.RepeatedCompositeFieldContainer[StoredMinimum]
-    earlier: _containers.RepeatedCompositeFieldContainer[StoredMinimum]
+    minima: _containers.RepeatedCompositeFieldContainer[BarrierRun]
+    earlier: _containers.RepeatedCompositeFieldContainer[BarrierRun]
     world_size_asked: int
     orders: _containers.RepeatedCompositeFieldContainer[_common_pb2.StepOrder]
     holders: _containers.RepeatedCompositeFieldContainer[StoredHolder]
     admitted: _containers.RepeatedCompositeFieldContainer[StoredAdmission]
     stands: _containers.RepeatedCompositeFieldContainer[StoredStand]
     removals: _containers.RepeatedCompositeFieldContainer[StoredRemoval]
-    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[StoredMinimum, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ..., stands: _Optional[_Iterable[_Union[StoredStand, _Mapping]]] = ..., removals: _Optional[_Iterable[_Union[StoredRemoval, _Mapping]]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[_common_pb2.Setting, _Mapping]] = ..., first_clock: _Optional[int] = ..., on_lost_worker: _Optional[str] = ..., left: _Optional[_Iterable[int]] = ..., removed: _Optional[_Iterable[int]] = ..., barrier: _Optional[int] = ..., minima: _Optional[_Iterable[_Union[BarrierRun, _Mapping]]] = ..., earlier: _Optional[_Iterable[_Union[BarrierRun, _Mapping]]] = ..., world_size_asked: _Optional[int] = ..., orders: _Optional[_Iterable[_Union[_common_pb2.StepOrder, _Mapping]]] = ..., holders: _Optional[_Iterable[_Union[StoredHolder, _Mapping]]] = ..., admitted: _Optional[_Iterable[_Union[StoredAdmission, _Mapping]]] = ..., stands: _Optional[_Iterable[_Union[StoredStand, _Mapping]]] = ..., removals: _Optional[_Iterable[_Union[StoredRemoval, _Mapping]]] = ...) -> None: ...
 
 class StoredRemoval(_message.Message):
     __slots__ = ("rank", "last")
@@ -119,7 +119,7 @@ class StoredHolder(_message.Message):
     since: int
     def __init__(self, rank: _Optional[int] = ..., name: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
-class StoredMinimum(_message.Message):
+class BarrierRun(_message.Message):
     __slots__ = ("generation", "minimum", "count", "turns")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_FIELD_NUMBER: _ClassVar[int]

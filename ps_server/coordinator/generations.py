@@ -5,7 +5,8 @@ from functools import cache, partial
 
 from ps_server.coordinator.minima import Minima
 from ps_server.coordinator.stand import Stand
-from ps_server.coordinator.stored import StoredMinimum, StoredStand
+from ps_server.coordinator.stored import StoredStand
+from ps_server.tasks import BarrierRun
 
 
 class Generations:
@@ -26,8 +27,8 @@ class Generations:
     def __init__(
         self,
         next_one: int = 0,
-        minima: Sequence[StoredMinimum] = (),
-        earlier: Sequence[StoredMinimum] = (),
+        minima: Sequence[BarrierRun] = (),
+        earlier: Sequence[BarrierRun] = (),
         stands: Sequence[StoredStand] = (),
     ) -> None:
         self.next = next_one
@@ -39,11 +40,11 @@ class Generations:
         self._find_frontier()
         self._settle()
 
-    def minima(self) -> tuple[StoredMinimum, ...]:
+    def minima(self) -> tuple[BarrierRun, ...]:
         """Return what was agreed upon since the last rollback, as it is stored."""
         return self._minima.runs
 
-    def earlier(self) -> tuple[StoredMinimum, ...]:
+    def earlier(self) -> tuple[BarrierRun, ...]:
         """Return what was agreed upon before the last rollback."""
         return self._earlier.runs
 
@@ -110,20 +111,20 @@ class Generations:
         values = [stand.value for rank in ranks if (stand := self._stands[rank]).value is not None and stand.is_at(generation)]
         before = self._before(generation)
         agreed = min(values, default=0) if len(values) == len(ranks) or before is None else before.minimum
-        self._minima.put(StoredMinimum(generation, agreed, turns=tuple(sorted(self._turns(generation, self._standing())))))
+        self._minima.put(BarrierRun(generation, agreed, turns=tuple(sorted(self._turns(generation, self._standing())))))
         self.next = max(self.next, generation + 1)
         return agreed
 
-    def passed(self) -> tuple[StoredMinimum, ...]:
+    def passed(self) -> tuple[BarrierRun, ...]:
         """Return what was agreed upon at the last barriers that opened, also before the last rollback where some rank had passed them."""
         passed = Minima()
         for run in (*self._earlier.until(self._frontier), *self._minima.runs):
             passed.put(run)
         return passed.runs
 
-    def go_back(self, barriers: Sequence[StoredMinimum] | None = None) -> None:
-        """Let ranks come to barriers again. `barriers`: what `passed` was where they go back to; None: nobody knows, so as it is now."""
-        self._earlier = Minima(self.passed() if barriers is None else barriers)
+    def go_back(self, barriers: Sequence[BarrierRun]) -> None:
+        """Let ranks come to barriers again. `barriers`: what `passed` was where they go back to."""
+        self._earlier = Minima(barriers)
         self._minima, self._stands, self.next = Minima(), {}, 0
         self._find_frontier()
 
@@ -131,7 +132,7 @@ class Generations:
         """Find it after somebody stands nowhere any more."""
         self._frontier = max([stand.generation for stand in self._stands.values()], default=0)
 
-    def _before(self, generation: int) -> StoredMinimum | None:
+    def _before(self, generation: int) -> BarrierRun | None:
         """Return what was agreed upon at a barrier before the last rollback, if some rank had passed it where it goes on."""
         return self._earlier.get(generation) if generation < self._frontier else None
 

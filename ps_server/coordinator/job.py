@@ -1,15 +1,14 @@
 """A job: one run of so many workers."""
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ps_proto.orders import JobState
 from ps_proto.requests import NEVER, JoinJob, StepOrder
 from ps_proto.values import Mode
 from ps_server.coordinator.generations import Generations
 from ps_server.coordinator.holders import Holders
-from ps_server.coordinator.stored import StoredAdmission, StoredJob, StoredMinimum, StoredRemoval
-from ps_server.tasks import BarrierRun
+from ps_server.coordinator.stored import StoredAdmission, StoredJob, StoredRemoval
+from ps_server.tasks import FoundCheckpoint
 
 REMOVALS_KEPT = 8  # of a rank: while a checkpoint is written it may be removed again
 
@@ -129,31 +128,26 @@ class Job:
         """Return whether it has, or once had, so many ranks: who was admitted says so many as there were then."""
         return self.world_size_asked <= world_size <= self.world_size
 
-    def go_back(
-        self,
-        state: JobState,
-        admitted: Mapping[int, int],
-        removed: Set[int] = frozenset(),
-        barriers: Sequence[BarrierRun] | None = None,
-    ) -> set[int]:
+    def go_back(self, found: FoundCheckpoint) -> set[int]:
         """Be as a checkpoint has it: nobody takes part yet, and barriers are come to again. Return the ranks that change hands.
 
-        `admitted`: as above, of the checkpoint; a rank that no server had admitted since a rollback before it is not there.
-        `removed`: those that had left by then, and not by their own word. `barriers`: as in FoundCheckpoint.
+        A rank that no server had admitted since a rollback before the checkpoint is not in `found.admitted`.
         """
+        state = found.job
+        assert state is not None, "who goes back to a checkpoint of no job begins anew"
         finished = {rank.rank: rank.finished for rank in state.ranks}
-        news = {rank: since for rank, since in admitted.items() if since > self.admitted.get(rank, NEVER)}
+        news = {rank: since for rank, since in found.admitted.items() if since > self.admitted.get(rank, NEVER)}
         change_hands = self.holders.go_back(finished, news)
-        self.admitted = dict(admitted)
+        self.admitted = dict(found.admitted)
         self.world_size, self.first_clock = state.world_size, state.first_clock
         self.left = {rank.rank for rank in state.ranks if rank.has_left}
         self.removed = set()
         self.removals = [one for one in self.removals if one.last <= finished.get(one.rank, NEVER)]  # others were of a time that is gone
-        for rank in sorted(removed & self.left):
+        for rank in sorted(found.removed & self.left):
             self.remove(rank, max(finished[rank], state.first_clock - 1))
         self._look_again()
         self.is_offered = True
         self.ranks.clear()
-        self.barriers.go_back(None if barriers is None else [StoredMinimum(**asdict(run)) for run in barriers])
+        self.barriers.go_back(found.barriers)
         self.orders.clear()
         return change_hands

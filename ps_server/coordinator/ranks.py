@@ -1,7 +1,6 @@
 """Who takes part in the job under which rank: joining, being replaced, going on where the rank was (R7, R15), leaving."""
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict
+from collections.abc import Sequence
 
 from ps_proto.errors import InvalidRequest, JobEnded, JobMismatch, Recovering, RolledBack, StaleIncarnation
 from ps_proto.orders import JobState, RankFenced
@@ -17,7 +16,7 @@ from ps_server.coordinator.orders import Orders
 from ps_server.coordinator.plans import Plan, Plans
 from ps_server.coordinator.stored import JOB, Stored
 from ps_server.coordinator.tables import TableRegistry
-from ps_server.tasks import BarrierRun
+from ps_server.tasks import BarrierRun, FoundCheckpoint
 
 WORLD_SIZE_MAX = 1 << 20
 
@@ -230,21 +229,14 @@ class Ranks:
         """Return the last barriers that a job has passed, if it is the one that runs."""
         if job is None or self.job is None or self.job.number != job.number:
             return ()
-        return tuple([BarrierRun(**asdict(run)) for run in self.job.barriers.passed()])
+        return self.job.barriers.passed()
 
-    def roll_back(
-        self,
-        state: JobState | None,
-        admitted: Mapping[int, int],
-        is_new: bool,
-        removed: Set[int] = frozenset(),
-        barriers: Sequence[BarrierRun] | None = None,
-    ) -> JobState | None:
+    def roll_back(self, found: FoundCheckpoint, is_new: bool) -> JobState | None:
         """Let the job go on as a checkpoint has it, or begin anew where that has none or another; return it as servers take it up.
 
         Every rank has to join again, also one that has left since. `is_new`: the cluster begins with the checkpoint, and takes its job up.
-        `admitted`, `removed`, `barriers`: as in FoundCheckpoint.
         """
+        state = found.job
         job = self.job
         if state is not None and (job is None or is_new):
             self._numbering.pass_job(state.number)
@@ -254,9 +246,9 @@ class Ranks:
             return None
         if state is None or state.number != job.number:
             first = max([job.first_clock, *[rank.finished + 1 for rank in (state.ranks if state is not None else ())]])
-            state, admitted = JobState(job.number, job.world_size_asked, job.mode, first, first, ()), {}
-            removed, barriers = frozenset(), ()
-        for rank in job.go_back(state, admitted, removed, barriers):
+            state = JobState(job.number, job.world_size_asked, job.mode, first, first, ())
+            found = FoundCheckpoint(None, 0, (), state, ())
+        for rank in job.go_back(found):
             self.incarnations.forget_tries(rank)
         self.leases.clear()  # nobody can join, and with that renew one, before all have gone back
         self.joined.clear()

@@ -114,7 +114,7 @@ class Rollbacks:
             timeline = self._numbering.begin_timeline(found.timeline)
             shard_map = self._members.plan_map()
             tables = self._tables.restore(found.tables)
-            job = self._ranks.roll_back(found.job, found.admitted, self._restore is not None, found.removed, found.barriers)
+            job = self._ranks.roll_back(found, is_new=self._restore is not None)
             self._say(self._goes_back(found, timeline))
             yield RollBack(self._numbering.term, self._numbering.cluster, timeline, shard_map, tables, job, found.source)
             failed: str | None = yield from self._loaded(timeline)

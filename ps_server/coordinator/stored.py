@@ -24,6 +24,7 @@ from ps_proto.errors import InvalidRequest
 from ps_proto.orders import Source
 from ps_proto.requests import SkippedTurn, StepOrder
 from ps_proto.values import Mode, TableSpec
+from ps_server.tasks import BarrierRun
 from sharding.shard_map import Server, ShardMap
 
 Value = TypeVar("Value")
@@ -93,19 +94,6 @@ class StoredTable:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMinimum:
-    """What was agreed upon at a barrier, and the same at those behind it: at `count` of them in all.
-
-    `turns`: in which ranks asked for them, ascending; see Barrier.
-    """
-
-    generation: int
-    minimum: int
-    count: int = 1
-    turns: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class StoredStand:
     """A rank that goes on before barrier `generation`, behind the one before, and has yet to come to one."""
 
@@ -151,8 +139,8 @@ class StoredJob:
     left: tuple[int, ...]
     removed: tuple[int, ...]
     barrier: int
-    minima: tuple[StoredMinimum, ...]
-    earlier: tuple[StoredMinimum, ...]
+    minima: tuple[BarrierRun, ...]
+    earlier: tuple[BarrierRun, ...]
     world_size_asked: int
     orders: tuple[StepOrder, ...]
     holders: tuple[StoredHolder, ...]
